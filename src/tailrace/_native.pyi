@@ -1,0 +1,129 @@
+"""The native executor (csrc/). Two GIL-free calls a step: `Model.forward` and `Model.sample`.
+
+Arrays are C-contiguous; a wrong dtype or shape raises ValueError naming the argument.
+"""
+
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
+U8 = npt.NDArray[np.uint8]
+
+BLOCK_TOKENS: int  # tokens in a KV block (64)
+SEGMENT_TOKENS: int  # keys in one attention segment; partial results are merged in segment order
+
+def cpu_features() -> dict[str, bool]: ...
+def variants() -> list[str]:
+    """Kernel variants this CPU can run, best first ("amx", "avx2", "portable")."""
+
+def test_variants() -> list[str]:
+    """Those of `variants()` plus the ones that exist only to be tested ("amx-emulated")."""
+
+class ModelSpec(TypedDict):
+    layers: int
+    hidden: int  # multiple of 64
+    heads: int
+    kv_heads: int
+    head_dim: int  # multiple of 32
+    ffn: int  # multiple of 64
+    vocab: int
+    norm_eps: float
+    max_positions: int
+
+class Team:
+    """A persistent thread team; the caller of a native call is its member 0."""
+    def __init__(self, threads: int) -> None: ...
+    @property
+    def threads(self) -> int: ...
+
+def preferred_format(variant: str, source: str) -> str:
+    """Packed format the variant runs fastest for weights whose source is "affine4" or "other": "nib4" or "int8"."""
+
+def pack_int8(variant: str, w: npt.NDArray[np.int8], wide: I32) -> U8:
+    """Pack canonical int8 weights [N, K] for a variant. `wide` lists the 16-bit input channels, ascending."""
+
+def pack_nib4(variant: str, q: U8, a: npt.NDArray[np.int16], b: npt.NDArray[np.int16], wide: I32) -> U8:
+    """Pack 4-bit affine weights: q [N, K] in 0..15, a and b [N, K/32]; the int8 weight is (a*q + b) >> 6."""
+
+def pack_bf16(variant: str, w: npt.NDArray[np.uint16]) -> U8: ...
+
+class Model:
+    def __init__(self, variant: str, spec: ModelSpec, team: Team) -> None: ...
+    def set_embedding(self, rows: npt.NDArray[np.generic], fmt: str) -> None:
+        """Embedding rows: fmt "f32" [V, H] float32, "f16"/"bf16" [V, H] uint16, "q8_0" [V, bytes] uint8 raw GGUF blocks."""
+    def set_rope(self, cos: F32, sin: F32) -> None:
+        """[max_positions, rope_dim/2]; half-split pairs (i, i + rope_dim/2)."""
+    def set_norm(self, name: str, weight: F32) -> None:
+        """"attn.{layer}", "ffn.{layer}", "final"."""
+    def set_linear(self, name: str, fmt: str, n: int, k: int, packed: U8, scale: F32 | None, wide: I32 | None) -> None:
+        """"qkv.{layer}", "o.{layer}", "gate_up.{layer}", "down.{layer}", "head". fmt "int8", "nib4" or "bf16".
+
+        qkv rows: all query heads, key heads, value heads. gate_up rows: 16 gate, the 16 matching up, 16 gate, ...
+        `packed` is not copied (it may be a memory map) and is kept alive.
+        """
+    def finish(self) -> None:
+        """Check that every part was set; raises ValueError naming what is missing."""
+    def forward(
+        self,
+        kv: KvCache,
+        token_ids: I32,
+        row_starts: I32,
+        first_positions: I32,
+        block_tables: I32,
+        logit_rows: I32,
+    ) -> None:
+        """One step over a ragged batch; logits stay native until the next call.
+
+        token_ids [T]; row_starts [S+1] cuts the rows into sequences; first_positions [S] is the absolute
+        position of each sequence's first row; block_tables [S, B] lists KV blocks (entries past the need are
+        ignored); logit_rows [R] are the rows that need logits, ascending. Releases the GIL.
+        """
+    def logits(self) -> F32:
+        """A copy of the last forward's logits [R, vocab]."""
+    def hidden(self) -> F32:
+        """A copy of the final normed hidden state of the last forward's logit rows [R, hidden] (tests, embeddings)."""
+    def sample(
+        self,
+        rows: I32,
+        temperature: F32,
+        top_k: I32,
+        top_p: F32,
+        min_p: F32,
+        key: npt.NDArray[np.uint64],
+        position: I32,
+        logprobs: I32,
+        penalties: F32,
+        history_starts: I32,
+        history_ids: I32,
+        history_counts: I32,
+        bias_starts: I32,
+        bias_ids: I32,
+        bias_values: F32,
+        mask: npt.NDArray[np.uint32] | None = None,
+    ) -> tuple[I32, F32, I32, F32]:
+        """Choose one token for each of S rows; rows[i] indexes the last forward's logit rows.
+
+        key is a mix of seed and choice index; the noise of a token is a function of (key, position, token id).
+        temperature 0 is greedy, ties to the lowest id. top_k 0, top_p 1, min_p 0 are off. logprobs[i] is -1 for
+        none, else the number of alternatives. penalties [S, 3]: presence, frequency, repetition. history (CSR):
+        ids seen by the row, each once; counts are generated occurrences (0: only in the prompt). bias (CSR) is
+        added to logits before everything else; -inf forbids. mask [S, ceil(V/32)] bit 1 = allowed.
+        Returns tokens [S], logprobs [S], top ids [S, L], top logprobs [S, L] (L = max logprobs; unused cells -1/-inf);
+        log-probabilities are of the raw logits. Releases the GIL.
+        """
+    def counters(self) -> dict[str, float]:
+        """Seconds by part (embed, norm, gemm, attention, head, sample, wait) since the last call, and steps."""
+
+class KvCache:
+    """Paged KV memory: num_blocks blocks of BLOCK_TOKENS tokens over all layers, bf16."""
+    def __init__(self, model: Model, num_blocks: int) -> None: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+    def copy_blocks(self, src: I32, dst: I32) -> None: ...
+    @staticmethod
+    def bytes_per_block(spec: ModelSpec) -> int: ...

@@ -1,0 +1,44 @@
+"""The contract between the serving plane and whatever generates tokens (our engine, an upstream, a fake).
+
+A backend is a transport: it knows no tenant, no HTTP of ours and no queue policy. `generate` yields events
+until every choice has had its one `finish`; a fault in one request is an event with `finish == ERROR` for its
+choices, never an exception that reaches another request. Closing the iterator early aborts the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
+
+from tailrace.types import Capabilities, GenerateRequest, Health, LoadReport, TokenEvent, Tokens
+
+
+class Backend(Protocol):
+    name: str
+    caps: Capabilities
+
+    def generate(self, request: GenerateRequest, *, deadline: float | None = None) -> AsyncIterator[Sequence[TokenEvent]]:
+        """Yield the request's events, all those of one engine step together (one wake-up a step, not one a token)."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """Stop the request within one step and free what it holds. Unknown ids are ignored."""
+        ...
+
+    def load(self) -> LoadReport:
+        """Cheap; never waits."""
+        ...
+
+    def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
+        """Prompt tokens it would not have to compute; an estimate, cheap."""
+        ...
+
+    def on_room(self, wake: Callable[[], None]) -> None:
+        """`wake` is called on the asyncio loop whenever capacity frees, so that nothing polls."""
+        ...
+
+    async def health(self) -> Health: ...
+
+    async def drain(self, timeout: float) -> None:
+        """Let running requests finish for at most `timeout` seconds, then end the rest with ABORT."""
+        ...

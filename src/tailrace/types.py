@@ -1,0 +1,148 @@
+"""Shared nouns of the request path. Imports nothing of tailrace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Tokens = npt.NDArray[np.int32]  # one-dimensional
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # end-of-turn token, a stop string or a stop token id
+    LENGTH = "length"  # max_tokens or the context is used up
+    ABORT = "abort"  # the client left, or the server is going down
+    ERROR = "error"  # this request's own processing failed
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen. Validated at the door (protocol); the engine trusts it.
+
+    `top_k` 0 means off. `seed` None means the server draws one per request. `logprobs` is the number of
+    alternatives wanted per token (0 = only the chosen token's), None = no log-probabilities at all.
+    Presence and frequency penalties count generated tokens; repetition also counts the prompt's.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopConditions:
+    """When a choice ends. `max_tokens` is already clamped to what the context leaves."""
+
+    max_tokens: int
+    min_tokens: int = 0
+    strings: tuple[str, ...] = ()
+    token_ids: tuple[int, ...] = ()  # asked for by the caller, besides the model's own end tokens
+    ignore_eos: bool = False
+    include_stop_string: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One request as every backend sees it: `n` choices over one prompt.
+
+    `echo` puts the prompt's text in front of the answer (text completions); with `prompt_logprobs` set its
+    tokens' log-probabilities are computed too, which recomputes the prompt (no prefix hit).
+    """
+
+    id: str
+    model: str
+    prompt: Tokens
+    sampling: SamplingParams
+    stop: StopConditions
+    n: int = 1
+    echo: bool = False
+    prompt_logprobs: int | None = None
+    salt: bytes = b""  # prefix-cache isolation
+    priority: int = 0  # higher goes first
+    share_group: int = 0  # opaque to the engine
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token and its log-probability under the model (before temperature and filters).
+
+    `data` is the token's own bytes, so that a client can join them whatever characters they cut.
+    `top` holds the asked-for alternatives, best first, as (token id, bytes, logprob).
+    """
+
+    token_id: int
+    data: bytes
+    logprob: float | None  # None for the first token of a prompt
+    top: tuple[tuple[int, bytes, float], ...] = ()
+
+
+@dataclass(slots=True)
+class TokenEvent:
+    """What happened to one choice since its last event. The last one has `finish` set; exactly one does.
+
+    `text` is what may be shown now: it never ends inside a character nor inside a possible stop string,
+    so joining the texts of a choice gives the plain answer exactly. `token_ids` counts tokens, not texts.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish: FinishReason | None = None
+    stop_reason: int | str | None = None  # the stop token id or string that ended it
+    error: Exception | None = None  # with finish == ERROR
+    cached_tokens: int | None = None  # on a choice's first event: prompt tokens found in the prefix cache
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None  # on choice 0's first event, when asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do. `models` are the names it answers to."""
+
+    models: tuple[str, ...]
+    max_context: int
+    vocab_size: int
+    max_sequences: int  # choices it runs at once
+    features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """How busy a backend is; cheap to make, a moment old at most."""
+
+    running: int = 0  # sequences in prefill or decode
+    waiting: int = 0  # sequences accepted and not started (or preempted)
+    prompt_tokens_waiting: int = 0
+    kv_blocks_free: int = 0  # includes cached blocks that can be evicted
+    kv_blocks_total: int = 0
+    step_seconds: float = 0.0  # the last steps' typical time
+    free_slots: int = 0  # sequences that could start now
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    ok: bool
+    reason: str = ""
+    detail: dict[str, float | int | str] = field(default_factory=dict)
