@@ -87,6 +87,25 @@ class TokenLogprob:
     top: tuple[tuple[int, bytes, float], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What happened to a choice inside a backend, for the request's Timeline. Times are on the injected clock.
+
+    Waiting in the backend lasted until `started`, prefill until `first_token`, decode until `finished`. `started`
+    is None for a choice that ended before its first step, `first_token` for one that ended without a token.
+    `computed_prompt_tokens` and `cached_tokens` belong to the request, the same on each of its choices;
+    `recomputed_tokens` is work lost to preemption, which is the system's cost.
+    """
+
+    finished: float
+    started: float | None = None
+    first_token: float | None = None
+    cached_tokens: int = 0
+    computed_prompt_tokens: int = 0
+    recomputed_tokens: int = 0
+    preemptions: int = 0
+
+
 @dataclass(slots=True)
 class TokenEvent:
     """What happened to one choice since its last event. The last one has `finish` set; exactly one does.
@@ -104,6 +123,7 @@ class TokenEvent:
     error: Exception | None = None  # with finish == ERROR
     cached_tokens: int | None = None  # on a choice's first event: prompt tokens found in the prefix cache
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None  # on choice 0's first event, when asked for
+    facts: EngineFacts | None = None  # on a choice's last event, from backends that know them
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,10 @@
 A backend is a transport: it knows no tenant, no HTTP of ours and no queue policy. `generate` yields events
 until every choice has had its one `finish`; a fault in one request is an event with `finish == ERROR` for its
 choices, never an exception that reaches another request. Closing the iterator early aborts the request.
+A request that can never run (too long for the context or for the KV memory, more choices than slots) raises its
+`RequestError` from the first `__anext__`. The last event of each choice carries `facts` (EngineFacts) where the
+backend knows them: started, first_token and finished on the injected clock, from which the Timeline cuts its
+queue, prefill and decode phases. `text` is generated text only: `echo` is the protocol's to put in front.
 """
 
 from __future__ import annotations
