@@ -1,0 +1,98 @@
+// The model and its step: embed, all layers, logits of the rows that need them, in one hand-off to the team.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "team.h"
+
+namespace tailrace {
+
+// Logits of the last step, kept until the next: row r, token t is data[r * stride + t], t < vocab.
+struct LogitsView {
+  const float* data = nullptr;
+  int rows = 0;
+  int vocab = 0;
+  int64_t stride = 0;  // round_up(vocab, 32); columns past vocab are not tokens
+  const float* row(int r) const { return data + r * stride; }
+};
+
+struct Spec {
+  int layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions;
+  float norm_eps;
+};
+
+// One step over a ragged batch; shapes as in _native.pyi. Checked by Model::forward.
+struct Batch {
+  const int32_t* token_ids;        // [rows]
+  const int32_t* row_starts;       // [sequences + 1]
+  const int32_t* first_positions;  // [sequences]
+  const int32_t* block_tables;     // [sequences][table_width]
+  const int32_t* logit_rows;       // [logits]
+  int rows, sequences, table_width, logits;
+};
+
+class KvCache;
+
+// Seconds by part, as member 0 of the team saw them.
+enum class Part : int { embed, norm, gemm, attention, head, sample, wait, count };
+struct Counters {
+  double seconds[static_cast<int>(Part::count)] = {};
+  int64_t steps = 0;
+};
+
+class Model {
+ public:
+  Model(const Kernels& kernels, const Spec& spec, std::shared_ptr<Team> team);
+  ~Model();
+
+  // Setters throw std::invalid_argument naming what is wrong. Packed weights and embedding rows are borrowed.
+  void set_embedding(EmbeddingFormat format, const uint8_t* rows, int64_t row_bytes);
+  void set_rope(const float* cos, const float* sin, int rope_dim);
+  void set_norm(const std::string& name, const float* weight, int count);
+  void set_linear(const std::string& name, Format format, int n, int k, const uint8_t* packed, size_t packed_bytes,
+                  const float* scale, const int32_t* wide, int wide_count);
+  void finish();
+
+  void forward(KvCache& kv, const Batch& batch);
+
+  const Spec& spec() const { return spec_; }
+  const Kernels& kernels() const { return kernels_; }
+  Team& team() const { return *team_; }
+  LogitsView logits() const;
+  const float* hidden() const;  // [logit rows][hidden], normed
+  // Held by forward, and to be held while reading logits.
+  std::mutex& mutex() { return mutex_; }
+  Counters& counters() { return counters_; }
+
+ private:
+  struct Parts;
+  struct Step;
+  const Kernels& kernels_;
+  const Spec spec_;
+  std::shared_ptr<Team> team_;
+  std::mutex mutex_;
+  Counters counters_;
+  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Step> step_;
+};
+
+class KvCache {
+ public:
+  KvCache(const Spec& spec, int num_blocks);
+  int num_blocks() const { return num_blocks_; }
+  const KvLayout& layout() const { return layout_; }
+  uint8_t* base() const { return memory_.data(); }
+  void copy_blocks(const int32_t* src, const int32_t* dst, int count);
+
+ private:
+  KvLayout layout_;
+  int num_blocks_;
+  Memory memory_;
+};
+
+}  // namespace tailrace
