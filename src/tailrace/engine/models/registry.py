@@ -1,0 +1,22 @@
+"""Which architectures can run, and the one way from a file to its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+
+from tailrace.engine.models import llama
+from tailrace.engine.models.base import ModelSpec
+from tailrace.engine.weights.gguf import GgufFile
+from tailrace.errors import ModelFileError
+
+ARCHITECTURES = MappingProxyType[str, Callable[[GgufFile], ModelSpec]]({"llama": llama.describe})
+
+
+def describe(file: GgufFile) -> ModelSpec:
+    """The model's declaration, fully checked. Raises ModelFileError naming what was found and what would work."""
+    found = file.metadata.get("general.architecture")
+    if not isinstance(found, str) or found not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise ModelFileError(f"{file.path} has architecture {found!r}; those that run here are: {known}.")
+    return ARCHITECTURES[found](file)
