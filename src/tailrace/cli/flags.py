@@ -1,0 +1,75 @@
+"""A flag for every setting, made from config.py's own rules, so that a knob is described once.
+
+Values stay text here: config.load parses them, so flags, files and variables are refused in the same words.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from tailrace.config import Setting, load, settings
+
+Command = Callable[..., None]
+
+
+def setting_flags(*wanted: str) -> Callable[[Command], Command]:
+    """Give a command `--config FILE` and a flag per wanted setting ("engine.store") or section ("engine").
+
+    It takes the result as `loaded`. The command's own arguments come first; one that has a setting's name
+    stands in for that setting's flag.
+    """
+
+    def decorate(command: Command) -> Command:
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "loaded"]
+        taken = {p.name for p in own}
+        chosen = [setting for setting in settings() if setting.section in wanted or setting.name in wanted]
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            file = given.pop("config")
+            flags = {setting.name: given[setting.key] for setting in chosen if given.get(setting.key) not in (None, [])}
+            arguments = {name: value for name, value in given.items() if name in taken}
+            command(**arguments, loaded=load(file or "", flags=flags))
+
+        options = [_option(setting) for setting in chosen if setting.key not in taken]
+        signature = inspect.Signature([*own, _config_option(), *options])
+        run.__dict__["__signature__"] = signature
+        run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        return run
+
+    return decorate
+
+
+def loaded_settings(command: Command) -> Command:
+    """All sections' flags: for the commands that run a server, or explain one."""
+    return setting_flags("engine", "control", "api")(command)
+
+
+def _config_option() -> inspect.Parameter:
+    help = "TOML file with the sections [engine], [control] and [api]"
+    return _keyword("config", str | None, typer.Option(None, "--config", metavar="FILE", help=help))
+
+
+def _option(setting: Setting) -> inspect.Parameter:
+    if setting.type is bool:
+        flag = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
+        return _keyword(setting.key, bool | None, typer.Option(None, flag, help=setting.rule.help))
+    kind = list[str] | None if setting.is_list else str | None
+    option = typer.Option(None, setting.flag, metavar=_metavar(setting), help=setting.rule.help)
+    return _keyword(setting.key, kind, option)
+
+
+def _keyword(name: str, kind: object, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _metavar(setting: Setting) -> str:
+    if setting.rule.choices:
+        return "|".join(setting.rule.choices)
+    units = {"bytes": "SIZE", "seconds": "TIME", "key": "KEY"}
+    return units.get(setting.rule.unit) or ("TEXT" if setting.type is str else "N")

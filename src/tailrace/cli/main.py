@@ -1,0 +1,90 @@
+"""The commands and their arguments. What they do lives in the module each imports when it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.flags import loaded_settings, setting_flags
+from tailrace.cli.output import EXIT_USER_ERROR, show_error
+from tailrace.config import Loaded
+from tailrace.errors import TailraceError
+
+# Plain help: drawing it with rich would cost half of the start time.
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+config_app = typer.Typer(help="Look at settings.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(config_app, name="config")
+
+ModelArgument = Annotated[str | None, typer.Argument(metavar="[MODEL]", help="a name of the store, or a path")]
+
+
+def main() -> None:
+    """Entry point. A user's mistake ends in one line and exit status 2, never in a traceback."""
+    try:
+        app()
+    except TailraceError as error:
+        show_error(error)
+        raise SystemExit(EXIT_USER_ERROR) from None
+
+
+@app.command()
+@loaded_settings
+def serve(model: ModelArgument = None, *, loaded: Loaded) -> None:
+    """Serve a model over HTTP, fetching it on first use."""
+    from tailrace.cli.serve import run_server
+
+    run_server(loaded)
+
+
+@app.command()
+@setting_flags("engine.store")
+def pull(name: Annotated[str, typer.Argument(help="what to fetch; see `tailrace models`")], *, loaded: Loaded) -> None:
+    """Fetch a model into the store."""
+    from tailrace.cli.models import pull_model
+
+    pull_model(name, loaded.config.engine)
+
+
+@app.command()
+@setting_flags("engine.store")
+def models(*, loaded: Loaded) -> None:
+    """List the models that can be pulled and those that are here."""
+    from tailrace.cli.models import list_models
+
+    list_models(loaded.config.engine)
+
+
+@app.command()
+@setting_flags("engine")
+def chat(
+    model: ModelArgument = None,
+    *,
+    url: Annotated[str, typer.Option(help="talk to this server instead, for example http://127.0.0.1:8000")] = "",
+    key: Annotated[str, typer.Option(help="the server's API key")] = "",
+    system: Annotated[str, typer.Option(help="system message")] = "",
+    max_tokens: Annotated[int, typer.Option(help="longest answer in tokens", min=1)] = 512,
+    temperature: Annotated[float, typer.Option(help="0 is greedy", min=0.0, max=2.0)] = 0.7,
+    loaded: Loaded,
+) -> None:
+    """Talk to a model in the terminal, in this process or over HTTP."""
+    from tailrace.cli.chat import ChatOptions, run_chat
+
+    run_chat(loaded, ChatOptions(url, key, model or "", system, max_tokens, temperature))
+
+
+@config_app.command()
+@loaded_settings
+def explain(model: ModelArgument = None, *, loaded: Loaded) -> None:
+    """Print every setting with its value and where it came from."""
+    from tailrace.cli.explain import print_settings
+
+    print_settings(loaded)
+
+
+@app.command()
+def version() -> None:
+    """Print the version, and the kernel variants this CPU can run."""
+    from tailrace.cli.explain import print_version
+
+    print_version()
