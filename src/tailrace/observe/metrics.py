@@ -1,0 +1,117 @@
+"""Prometheus metrics: names, buckets, and how they derive from a finished Timeline. Own registry, nothing global.
+
+Gauges are functions read at scrape time, so they cannot drift from the state they show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from tailrace.observe.timeline import Timeline
+from tailrace.observe.timings import timings
+from tailrace.types import LoadReport
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+_LENGTHS = (128, 512, 2048, 8192, 32_768)
+
+
+def length_bucket(prompt_tokens: int) -> str:
+    """The label under which requests of alike prompt length are counted together."""
+    for bound in _LENGTHS:
+        if prompt_tokens <= bound:
+            return f"<={bound}"
+    return f">{_LENGTHS[-1]}"
+
+
+class Metrics:
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "tailrace_requests",
+            "HTTP requests that ended, by route and outcome",
+            ["route", "outcome"],
+            registry=registry,
+        )
+        self._rejects = Counter("tailrace_rejects", "Requests refused, by reason", ["reason"], registry=registry)
+        self._phases = _histogram("phase_seconds", "Time in each phase of a request", "phase", registry)
+        self._ttft = _histogram("ttft_seconds", "From the socket to the first token", "length", registry)
+        self._e2e = _histogram("e2e_seconds", "From the socket to the end of the answer", "length", registry)
+        self._tpot = _histogram(
+            "tpot_seconds", "Mean time per token after the first", "length", registry, _TOKEN_SECONDS
+        )
+        self._prompt = _counter("prompt_tokens", "Prompt tokens of requests that were started", registry)
+        self._cached = _counter("cached_tokens", "Prompt tokens found in the prefix cache", registry)
+        self._generated = _counter("generated_tokens", "Tokens generated", registry)
+        self._recomputed = _counter("recomputed_tokens", "Tokens computed again after preemption", registry)
+        self._preemptions = _counter("preemptions", "Sequences that were preempted", registry)
+        self._cancel = Histogram(
+            "tailrace_cancel_seconds", "From a client's leaving to its resources being given back",
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+
+    def watch(self, running: Callable[[], int], waiting: Callable[[], int], load: Callable[[], LoadReport]) -> None:
+        """Show the state of a pipeline and its backend. Once per instance."""
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "requests_running": ("Requests that a backend works on", running),
+            "requests_waiting": ("Requests accepted and not started", waiting),
+            "sequences_running": ("Sequences in prefill or decode", lambda: load().running),
+            "sequences_waiting": ("Sequences waiting in the backend (preempted ones too)", lambda: load().waiting),
+            "kv_blocks_total": ("KV blocks", lambda: load().kv_blocks_total),
+            "kv_blocks_free": ("KV blocks free or evictable", lambda: load().kv_blocks_free),
+            "kv_blocks_used": ("KV blocks in use", lambda: load().kv_blocks_total - load().kv_blocks_free),
+            "step_seconds": ("Typical time of the last engine steps", lambda: load().step_seconds),
+        }
+        for name, (text, read) in gauges.items():
+            Gauge(f"tailrace_{name}", text, registry=self.registry).set_function(read)
+
+    def tokens(self, generated: int) -> None:
+        self._generated.inc(generated)
+
+    def prefilled(self, prompt_tokens: int, cached_tokens: int) -> None:
+        self._prompt.inc(prompt_tokens)
+        self._cached.inc(cached_tokens)
+
+    def preempted(self, times: int, recomputed_tokens: int) -> None:
+        self._preemptions.inc(times)
+        self._recomputed.inc(recomputed_tokens)
+
+    def rejected(self, reason: str) -> None:
+        self._rejects.labels(reason).inc()
+
+    def cancelled(self, seconds: float) -> None:
+        self._cancel.observe(seconds)
+
+    def closed(self, timeline: Timeline, route: str) -> None:
+        """Count a finished request; times only of those that made a token."""
+        assert timeline.outcome is not None
+        self._requests.labels(route, timeline.outcome).inc()
+        times = timings(timeline)
+        if times.ttft_ms is None:
+            return
+        for phase, microseconds in timeline.parts().items():
+            self._phases.labels(phase.value).observe(microseconds / 1e6)
+        length = length_bucket(times.prompt_tokens)
+        self._ttft.labels(length).observe(times.ttft_ms / 1e3)
+        self._e2e.labels(length).observe(times.total_ms / 1e3)
+        if times.tpot_ms is not None:
+            self._tpot.labels(length).observe(times.tpot_ms / 1e3)
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)
+
+
+def _counter(name: str, text: str, registry: CollectorRegistry) -> Counter:
+    return Counter(f"tailrace_{name}", text, registry=registry)
+
+
+def _histogram(
+    name: str, text: str, label: str, registry: CollectorRegistry, buckets: tuple[float, ...] = _SECONDS
+) -> Histogram:
+    return Histogram(f"tailrace_{name}", text, [label], buckets=buckets, registry=registry)

@@ -1,0 +1,109 @@
+"""One request's record, from the socket to its one end: when each phase began, and facts.
+
+Phases partition the interval, so their lengths add up to it exactly (whole microseconds). The answer's `timings`,
+the metrics and every later report derive from this record, so they cannot disagree. It judges nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from tailrace.clock import Clock
+from tailrace.types import EngineFacts
+
+
+class Phase(StrEnum):
+    """In the order in which a request passes them; one that is skipped has length zero."""
+
+    INGRESS = "ingress"  # reading and checking the body, authentication
+    RENDER = "render"  # chat template and tokenizer
+    CLASSIFY = "classify"
+    ADMISSION = "admission"
+    WAIT = "wait"  # in control's queue
+    ROUTE = "route"
+    QUEUE = "queue"  # in the backend, before its first step
+    PREFILL = "prefill"
+    DECODE = "decode"
+    POST = "post"  # from the last token to the end of the answer
+
+
+_ORDER = tuple(Phase)
+
+
+class Timeline:
+    """Opened on construction, closed once. Several backend requests of one HTTP request share it: a phase begins
+    when the first of them enters it, and the last token is that of the last of them."""
+
+    __slots__ = ("_clock", "_end", "_opened", "_starts", "facts", "outcome")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._opened = _microseconds(clock.now())
+        self._starts: dict[Phase, int] = {}
+        self._end: int | None = None
+        self.outcome: str | None = None
+        self.facts: dict[str, object] = {}
+
+    def enter(self, phase: Phase) -> None:
+        """The phase begins now, unless it has begun before."""
+        if phase not in self._starts:
+            self._starts[phase] = _microseconds(self._clock.now())
+
+    def cut(self, phase: Phase, at: float) -> None:
+        """The phase began at `at` on the clock, whatever was noted before. Out-of-order times are clamped."""
+        self._starts[phase] = _microseconds(at)
+
+    def learn(self, facts: EngineFacts, *, first: bool) -> None:
+        """Place the backend's phases where it says they began. `first`: nothing was learned from an earlier choice."""
+        self._earliest(Phase.PREFILL, facts.started, first)
+        self._earliest(Phase.DECODE, facts.first_token, first)
+        post = _microseconds(facts.finished)
+        self._starts[Phase.POST] = post if first else max(post, self._starts[Phase.POST])
+
+    def close(self, outcome: str) -> bool:
+        """End the record; False when it had ended before (nothing changes then)."""
+        if self._end is not None:
+            return False
+        self._end = _microseconds(self._clock.now())
+        self.outcome = outcome
+        return True
+
+    def parts(self) -> dict[Phase, int]:
+        """Microseconds of every phase so far; they add up to `total()` exactly."""
+        end = self._now()
+        bounds, previous = [], self._opened
+        for phase in _ORDER[1:]:
+            previous = min(max(self._starts.get(phase, previous), previous), end)
+            bounds.append(previous)
+        # A skipped phase begins where the next one that was entered begins, so that it takes nothing.
+        edges = [self._opened, *self._without_skipped(bounds, end), end]
+        return {phase: edges[i + 1] - edges[i] for i, phase in enumerate(_ORDER)}
+
+    def total(self) -> int:
+        """Microseconds from the socket to now, or to the end."""
+        return self._now() - self._opened
+
+    def since_open(self, phase: Phase) -> int | None:
+        """Microseconds from the socket to the begin of a phase; None when it was never entered."""
+        start = self._starts.get(phase)
+        return None if start is None else min(max(start, self._opened), self._now()) - self._opened
+
+    def _without_skipped(self, bounds: list[int], end: int) -> list[int]:
+        following, result = end, []
+        for phase, bound in zip(reversed(_ORDER[1:]), reversed(bounds), strict=True):
+            following = bound if phase in self._starts else following
+            result.append(following)
+        return result[::-1]
+
+    def _earliest(self, phase: Phase, at: float | None, first: bool) -> None:
+        if at is None:
+            return
+        start = _microseconds(at)
+        self._starts[phase] = start if first else min(start, self._starts.get(phase, start))
+
+    def _now(self) -> int:
+        return self._end if self._end is not None else max(_microseconds(self._clock.now()), self._opened)
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1_000_000)

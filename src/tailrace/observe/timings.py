@@ -1,0 +1,61 @@
+"""What an answer tells its caller about its own time: derived from the Timeline, nothing measured here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from tailrace.observe.timeline import Phase, Timeline
+
+_QUEUE = (Phase.CLASSIFY, Phase.ADMISSION, Phase.WAIT, Phase.ROUTE, Phase.QUEUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds. `ingress` to `post` add up to `total`. `tpot` is the mean time per token after the first, of the
+    longest choice; `ttft` counts from the socket. None where there was no token to measure."""
+
+    ingress_ms: float
+    render_ms: float
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    post_ms: float
+    total_ms: float
+    ttft_ms: float | None
+    tpot_ms: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    tokens_per_second: float | None
+
+    def body(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def timings(timeline: Timeline) -> Timings:
+    """Of a request so far."""
+    parts = timeline.parts()
+    ttft = timeline.since_open(Phase.DECODE)
+    decode, tokens, longest = parts[Phase.DECODE], _count(timeline, "completion_tokens"), _count(timeline, "longest")
+    working = parts[Phase.PREFILL] + decode
+    return Timings(
+        ingress_ms=parts[Phase.INGRESS] / 1000,
+        render_ms=parts[Phase.RENDER] / 1000,
+        queue_ms=sum(parts[phase] for phase in _QUEUE) / 1000,
+        prefill_ms=parts[Phase.PREFILL] / 1000,
+        decode_ms=decode / 1000,
+        post_ms=parts[Phase.POST] / 1000,
+        total_ms=sum(parts.values()) / 1000,
+        ttft_ms=None if ttft is None else ttft / 1000,
+        tpot_ms=round(decode / (longest - 1) / 1000, 3) if longest > 1 else None,
+        prompt_tokens=_count(timeline, "prompt_tokens"),
+        cached_tokens=_count(timeline, "cached_tokens"),
+        completion_tokens=tokens,
+        tokens_per_second=round(tokens * 1e6 / working, 2) if tokens and working else None,
+    )
+
+
+def _count(timeline: Timeline, fact: str) -> int:
+    value = timeline.facts.get(fact, 0)
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,212 @@
+"""Token events to answers: one plain body, or the chunks of a stream. The two say the same.
+
+A stream is: per choice a first chunk (chat: with the role), deltas, one finish chunk; with `include_usage` a chunk
+without choices at the end. The last chunk carries `timings`. `usage.completion_tokens` counts every token sampled,
+also the one that ended the answer and those of a matched stop string.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from tailrace.observe.timings import Timings
+from tailrace.protocol.ask import Ask
+from tailrace.protocol.logprobs import CompletionLogprobs, chat_logprobs
+from tailrace.types import FinishReason, TokenEvent, TokenLogprob, Usage
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Choice:
+    text: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    columns: CompletionLogprobs = field(default_factory=CompletionLogprobs)
+    opened: bool = False
+    finish: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+
+class Answer(ABC):
+    """One answer being made. Feed `plain` events and take the body, or pass events through `chunk`."""
+
+    plain_object: str
+    chunk_object: str
+
+    def __init__(self, ask: Ask, answer_id: str, created: int) -> None:
+        self._ask = ask
+        self._id, self._created, self._model = answer_id, created, ask.requests[0].model
+        self._choices = [_Choice() for _ in range(len(ask.requests) * ask.n)]
+        self._open = len(self._choices)
+        head = {"id": answer_id, "object": self.chunk_object, "created": created, "model": self._model}
+        self._prefix = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if ask.include_usage else b"]}\n\n"
+        self._last: bytes | None = None  # the final finish chunk's choice, held for the timings
+
+    # --- plain
+
+    def collect(self, index: int, event: TokenEvent) -> None:
+        """Add one event of choice `index` (over all prompts)."""
+        choice = self._choices[index]
+        if not choice.opened:
+            choice.opened = True
+            self._begin(index, choice, event)
+        choice.text.append(event.text)
+        choice.logprobs.extend(event.logprobs)
+        if event.finish is not None:
+            choice.finish, choice.stop_reason = event.finish, event.stop_reason
+
+    def body(self, usage: Usage, timings: Timings) -> bytes:
+        """The whole answer, once every choice has finished."""
+        return orjson.dumps(
+            {
+                "id": self._id,
+                "object": self.plain_object,
+                "created": self._created,
+                "model": self._model,
+                "choices": [self._plain_choice(i, choice) for i, choice in enumerate(self._choices)],
+                "usage": usage_body(usage),
+                "timings": timings.body(),
+            }
+        )
+
+    # --- streamed
+
+    def chunk(self, index: int, event: TokenEvent) -> bytes:
+        """The server-sent events of one token event: none when there is nothing to show yet."""
+        choice = self._choices[index]
+        out = b""
+        if not choice.opened:
+            choice.opened = True
+            out = self._opening(index, choice, event)
+        if event.text or event.logprobs:
+            out += self._wrap(self._delta(index, choice, event))
+        if event.finish is not None:
+            self._open -= 1
+            finish = orjson.dumps(self._finish(index, event))
+            if self._open:
+                return out + self._wrap(finish)
+            self._last = finish
+        return out
+
+    def end(self, usage: Usage, timings: Timings) -> bytes:
+        """The last finish chunk, the usage when asked for, and the end mark."""
+        assert self._last is not None, "a stream ends after its last choice"
+        mark = b'"timings":' + orjson.dumps(timings.body()) + b"}\n\ndata: [DONE]\n\n"
+        if not self._ask.include_usage:
+            return self._prefix + self._last + b"]," + mark
+        counts = b'],"usage":' + orjson.dumps(usage_body(usage)) + b","
+        return self._wrap(self._last) + self._prefix + counts + mark
+
+    def _wrap(self, choice: bytes) -> bytes:
+        return self._prefix + choice + self._tail
+
+    # --- what differs between chat and completions
+
+    @abstractmethod
+    def _begin(self, index: int, choice: _Choice, event: TokenEvent) -> None: ...
+    @abstractmethod
+    def _opening(self, index: int, choice: _Choice, event: TokenEvent) -> bytes: ...
+    @abstractmethod
+    def _delta(self, index: int, choice: _Choice, event: TokenEvent) -> bytes: ...
+    @abstractmethod
+    def _finish(self, index: int, event: TokenEvent) -> Json: ...
+    @abstractmethod
+    def _plain_choice(self, index: int, choice: _Choice) -> Json: ...
+
+
+class ChatAnswer(Answer):
+    plain_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def _begin(self, index: int, choice: _Choice, event: TokenEvent) -> None:
+        pass
+
+    def _opening(self, index: int, choice: _Choice, event: TokenEvent) -> bytes:
+        return self._wrap(
+            b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}' % index
+        )
+
+    def _delta(self, index: int, choice: _Choice, event: TokenEvent) -> bytes:
+        logprobs = b"null"
+        if self._ask.logprobs:
+            logprobs = orjson.dumps({"content": chat_logprobs(event.logprobs), "refusal": None})
+        return b'{"index":%d,"delta":{"content":%b},"logprobs":%b,"finish_reason":null}' % (
+            index, orjson.dumps(event.text), logprobs,
+        )  # fmt: skip
+
+    def _finish(self, index: int, event: TokenEvent) -> Json:
+        ended = {"finish_reason": event.finish, "stop_reason": event.stop_reason}
+        return {"index": index, "delta": {}, "logprobs": None, **ended}
+
+    def _plain_choice(self, index: int, choice: _Choice) -> Json:
+        logprobs = {"content": chat_logprobs(choice.logprobs), "refusal": None} if self._ask.logprobs else None
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
+            "logprobs": logprobs,
+            "finish_reason": choice.finish,
+            "stop_reason": choice.stop_reason,
+        }
+
+
+class CompletionAnswer(Answer):
+    plain_object = chunk_object = "text_completion"
+
+    def _echo(self, index: int) -> str:
+        return self._ask.echo[index // self._ask.n] if self._ask.echo else ""
+
+    def _begin(self, index: int, choice: _Choice, event: TokenEvent) -> None:
+        choice.text.append(self._echo(index))
+        choice.logprobs.extend(self._prompt_logprobs(index, event))
+
+    def _opening(self, index: int, choice: _Choice, event: TokenEvent) -> bytes:
+        text, logprobs = self._echo(index), self._prompt_logprobs(index, event)
+        if not text and not logprobs:
+            return b""
+        return self._wrap(self._delta(index, choice, TokenEvent(index, text, logprobs=logprobs)))
+
+    def _prompt_logprobs(self, index: int, event: TokenEvent) -> tuple[TokenLogprob, ...]:
+        """The prompt's, which come with the first event of a prompt's first choice and serve its other choices too."""
+        first = self._choices[index - index % self._ask.n]
+        if event.prompt_logprobs is not None:
+            first.prompt_logprobs = event.prompt_logprobs
+        return first.prompt_logprobs
+
+    def _delta(self, index: int, choice: _Choice, event: TokenEvent) -> bytes:
+        logprobs = orjson.dumps(choice.columns.columns(event.logprobs)) if self._ask.logprobs else b"null"
+        return b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":null}' % (
+            index, orjson.dumps(event.text), logprobs,
+        )  # fmt: skip
+
+    def _finish(self, index: int, event: TokenEvent) -> Json:
+        ended = {"finish_reason": event.finish, "stop_reason": event.stop_reason}
+        return {"index": index, "text": "", "logprobs": None, **ended}
+
+    def _plain_choice(self, index: int, choice: _Choice) -> Json:
+        return {
+            "index": index,
+            "text": "".join(choice.text),
+            "logprobs": choice.columns.columns(choice.logprobs) if self._ask.logprobs else None,
+            "finish_reason": choice.finish,
+            "stop_reason": choice.stop_reason,
+        }
+
+
+def usage_body(usage: Usage) -> Json:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def error_event(body: Json) -> bytes:
+    """A failure after the status was sent: the last event of its stream, with no end mark after it."""
+    return b"data: " + orjson.dumps(body) + b"\n\n"

@@ -1,0 +1,72 @@
+"""What a body asks for once it is checked: requests for a backend, and how the answer is to be shaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tailrace.errors import ContextLengthExceeded
+from tailrace.protocol.sampling import Limits
+from tailrace.types import GenerateRequest, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """`requests` has one entry for each prompt; choice `i` of prompt `p` is choice `p * n + i` of the answer.
+
+    `echo` holds the prompts' texts when they are to be put in front of the answers.
+    """
+
+    requests: tuple[GenerateRequest, ...]
+    stream: bool
+    include_usage: bool
+    n: int
+    logprobs: bool
+    echo: tuple[str, ...] = ()
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Every prompt once, however many choices it gets."""
+        return sum(len(request.prompt) for request in self.requests)
+
+
+class TextModel(Protocol):
+    """The part of a tokenizer that requests need."""
+
+    def encode_rendered(self, text: str) -> Tokens: ...
+    def decode(self, ids: Sequence[int]) -> str: ...
+    def fewest_tokens(self, n_bytes: int) -> int: ...
+
+
+class Template(Protocol):
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        variables: Mapping[str, object] | None = None,
+    ) -> str: ...
+
+
+def check_size(characters: int, tokenizer: TextModel, limits: Limits, field: str) -> None:
+    """Refuse a text that cannot fit whatever its tokens are, before any work on it."""
+    fewest = tokenizer.fewest_tokens(characters)  # a character is at least one byte
+    if fewest > limits.max_context:
+        raise _too_long(f"at least {fewest}", limits, field)
+
+
+def check_fits(prompt_tokens: int, limits: Limits, field: str, *, room: int = 1) -> None:
+    """Raises ContextLengthExceeded unless the context leaves `room` tokens for the answer."""
+    if prompt_tokens + room > limits.max_context:
+        raise _too_long(str(prompt_tokens), limits, field)
+
+
+def _too_long(tokens: str, limits: Limits, field: str) -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        f"This model's context has {limits.max_context} tokens, prompt and answer together; {field} has {tokens}. "
+        f"Shorten it to {limits.max_context - 1} or fewer",
+        param=field,
+    )

@@ -1,0 +1,81 @@
+"""Request body to a checked model: JSON errors and type errors become one clear sentence naming the field.
+
+A duplicate key takes its last value, as in most JSON readers. NaN and Infinity are not JSON and are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import orjson
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tailrace.errors import InvalidRequest
+
+_BRANCHES = frozenset(("str", "int", "float", "bool", "list", "dict"))
+_MAX_NAMED = 8  # unknown fields that a warning names
+
+
+class Shape(BaseModel):
+    """Base of request bodies: exact types (no "5" for 5), finite numbers, unknown fields kept to be warned about."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+
+class Part(BaseModel):
+    """Base of objects inside a body: as Shape, but unknown fields are dropped."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
+
+
+S = TypeVar("S", bound=Shape)
+
+
+def parse(shape: type[S], data: bytes) -> S:
+    """Raises InvalidRequest for anything that is not a JSON object of this shape."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise InvalidRequest("The request body must be a JSON object", code="invalid_json")
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        raise explain(error) from None
+
+
+def explain(error: ValidationError) -> InvalidRequest:
+    """The first field pydantic complains about, as one sentence; the branches of a union are joined with "or"."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    path = _path(errors[0]["loc"])
+    if errors[0]["type"] == "missing":
+        return InvalidRequest(f"{path} is missing", param=path, code="missing_field")
+    reasons = [_reason(e["msg"]) for e in errors if _path(e["loc"]) == path]
+    return InvalidRequest(f"{path} {' or '.join(dict.fromkeys(reasons))}", param=path, code="invalid_value")
+
+
+def _reason(message: str) -> str:
+    message = message.removeprefix("Value error, ")
+    return message.replace("Input should", "should", 1) if message.startswith("Input") else message
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """("messages", 0, "content", "str") -> messages[0].content; names of union branches are not part of it."""
+    path = str(location[0]) if location else "body"
+    for part in location[1:]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part not in _BRANCHES:
+            path += f".{part}"
+    return path
+
+
+def unknown_fields(shape: Shape) -> str | None:
+    """A header value naming the fields of the body that nothing here knows; None when there are none."""
+    names = sorted(shape.model_extra or ())
+    if not names:
+        return None
+    shown = [ascii(name[:64])[1:-1] for name in names[:_MAX_NAMED]]
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"ignored unknown fields: {', '.join(shown)}{more}"

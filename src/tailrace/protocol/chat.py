@@ -1,0 +1,125 @@
+"""/v1/chat/completions: the request and its way through the chat template to a GenerateRequest."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_size
+from tailrace.protocol.body import Part, Shape
+from tailrace.protocol.sampling import Generation, Limits, answer_length, check_model
+from tailrace.text.tokenizer import clean_text
+from tailrace.types import GenerateRequest
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+_OTHER_PARTS = frozenset(("image_url", "input_image", "input_audio", "audio", "video_url", "file", "refusal"))
+
+
+class ContentPart(Part):
+    """A text part; other kinds are known and refused as not supported."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(Part):
+    """One turn. Text parts are joined with a line break. Which orders of roles are allowed, the template decides."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Role
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class Conversation(Shape):
+    """What a template renders; shared by the chat route and the tokenize route."""
+
+    messages: list[Message]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def render(self, template: Template | None, tokenizer: TextModel, limits: Limits) -> str:
+        """The prompt's text. Raises TemplateRefused, InvalidRequest, Unsupported, ContextLengthExceeded."""
+        if not self.messages:
+            raise InvalidRequest("messages must hold at least one message", param="messages")
+        turns = [_turn(message, i) for i, message in enumerate(self.messages)]
+        check_size(sum(len(turn["content"]) for turn in turns if turn["content"]), tokenizer, limits, "messages")
+        if template is None:
+            raise InvalidRequest(
+                "This model has no chat template. Start the server with --chat-template FILE, or use /v1/completions",
+                param="messages",
+                code="no_chat_template",
+            )
+        proceed = bool(self.continue_final_message)
+        generate = not proceed if self.add_generation_prompt is None else self.add_generation_prompt
+        if proceed and generate:
+            raise InvalidRequest(
+                "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+            )
+        return template.render(
+            turns,
+            add_generation_prompt=generate,
+            continue_final_message=proceed,
+            variables=self.chat_template_kwargs or {},
+        )
+
+
+class ChatRequest(Conversation, Generation):
+    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0)
+
+    def ask(self, request_id: str, template: Template | None, tokenizer: TextModel, limits: Limits) -> Ask:
+        """Render, tokenize once, check against the limits. Raises RequestError."""
+        model = check_model(self.model, limits)
+        logprobs = self._logprobs(limits)
+        sampling = self.sampling(limits, logprobs)
+        prompt = tokenizer.encode_rendered(self.render(template, tokenizer, limits))
+        check_fits(len(prompt), limits, "messages")
+        asked = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        stop = self.stopping(limits, answer_length(asked, None, len(prompt), limits))
+        n = self.n or 1
+        request = GenerateRequest(id=request_id, model=model, prompt=prompt, sampling=sampling, stop=stop, n=n)
+        return Ask((request,), bool(self.stream), self.include_usage(), n, logprobs is not None)
+
+    def _logprobs(self, limits: Limits) -> int | None:
+        top = self.top_logprobs
+        if not self.logprobs:
+            if top:
+                raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+            return None
+        if (top or 0) > limits.max_logprobs:
+            raise InvalidRequest(
+                f"top_logprobs is {top}; at most {limits.max_logprobs} are given", param="top_logprobs"
+            )
+        return top or 0
+
+
+def _turn(message: Message, index: int) -> dict[str, Any]:
+    """The message as templates expect it: content is one string, absent fields are absent."""
+    turn = message.model_dump(exclude_none=True, exclude={"content"})
+    where = f"messages[{index}].content"
+    content = message.content
+    if content is None and not message.tool_calls:
+        raise InvalidRequest(f"{where} is missing", param=where, code="missing_field")
+    if isinstance(content, list):
+        content = "\n".join(_part_text(part, f"{where}[{i}]") for i, part in enumerate(content))
+    turn["content"] = None if content is None else clean_text(content, field=where)
+    return turn
+
+
+def _part_text(part: ContentPart, where: str) -> str:
+    if part.type in _OTHER_PARTS:
+        raise Unsupported(f"{where}: parts of type {part.type} are not supported by this server", param=where)
+    if part.type != "text":
+        raise InvalidRequest(f"{where}.type is {part.type[:40]!a}; expected 'text'", param=f"{where}.type")
+    if part.text is None:
+        raise InvalidRequest(f"{where}.text is missing", param=f"{where}.text", code="missing_field")
+    return part.text

@@ -1,0 +1,100 @@
+"""/v1/completions: prompts as text or token ids to GenerateRequests, one for each prompt."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.protocol.ask import Ask, TextModel, check_fits, check_size
+from tailrace.protocol.sampling import Generation, Limits, answer_length, check_ids, check_model
+from tailrace.text.tokenizer import clean_text
+from tailrace.types import GenerateRequest, Tokens
+
+_DEFAULT_MAX_TOKENS = 16  # OpenAI's
+_PROMPT_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+    ]
+}
+
+Prompt = str | list[int]
+
+
+def _prompts(value: object) -> list[Prompt]:
+    """Every form a prompt may have, as a list of prompts. One scan: lists can be long."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value:
+        kinds = set(map(type, value))
+        if kinds == {int}:
+            return [value]
+        if kinds == {str} or (kinds == {list} and all(v and set(map(type, v)) == {int} for v in value)):
+            return value
+    raise ValueError("should be a string, a list of strings, a list of token ids or a list of such lists, none empty")
+
+
+class CompletionRequest(Generation):
+    prompt: Annotated[Any, BeforeValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    logprobs: int | None = Field(None, ge=0)
+    echo: bool | None = None
+    best_of: int | None = Field(None, ge=1)
+
+    def ask(self, request_id: str, tokenizer: TextModel, limits: Limits) -> Ask:
+        """Tokenize and check every prompt. Raises RequestError."""
+        model = check_model(self.model, limits)
+        self._check_bounds(limits)
+        sampling = self.sampling(limits, self.logprobs)
+        n = self.n or 1
+        prompts: list[Prompt] = self.prompt
+        ids = [self._tokens(p, i, tokenizer, limits) for i, p in enumerate(prompts)]
+        requests = tuple(
+            GenerateRequest(
+                id=request_id if len(ids) == 1 else f"{request_id}-{i}",
+                model=model,
+                prompt=prompt,
+                sampling=sampling,
+                stop=self.stopping(limits, answer_length(self.max_tokens, _DEFAULT_MAX_TOKENS, len(prompt), limits)),
+                n=n,
+                prompt_logprobs=self.logprobs if self.echo else None,
+            )
+            for i, prompt in enumerate(ids)
+        )
+        echo = tuple(p if isinstance(p, str) else tokenizer.decode(p) for p in prompts) if self.echo else ()
+        return Ask(requests, bool(self.stream), self.include_usage(), n, self.logprobs is not None, echo)
+
+    def _check_bounds(self, limits: Limits) -> None:
+        if len(self.prompt) > limits.max_prompts:
+            raise InvalidRequest(
+                f"prompt holds {len(self.prompt)} prompts; at most {limits.max_prompts} are taken at once",
+                param="prompt",
+            )
+        if (self.logprobs or 0) > limits.max_logprobs:
+            raise InvalidRequest(
+                f"logprobs is {self.logprobs}; at most {limits.max_logprobs} are given", param="logprobs"
+            )
+        n, best_of = self.n or 1, self.best_of
+        if best_of is not None and best_of < n:
+            raise InvalidRequest(f"best_of is {best_of}, less than n ({n})", param="best_of")
+        if best_of is not None and best_of > n:
+            raise Unsupported("best_of greater than n is not supported by this server yet", param="best_of")
+
+    def _tokens(self, prompt: Prompt, index: int, tokenizer: TextModel, limits: Limits) -> Tokens:
+        field = "prompt" if len(self.prompt) == 1 else f"prompt[{index}]"
+        room = 0 if self.max_tokens == 0 else 1
+        if isinstance(prompt, str):
+            check_size(len(prompt), tokenizer, limits, field)
+            ids = tokenizer.encode_rendered(clean_text(prompt, field=field))
+            if not len(ids):
+                raise InvalidRequest(f"{field} has no tokens", param=field)
+        else:
+            check_fits(len(prompt), limits, field, room=room)
+            ids = np.array(check_ids(prompt, limits.vocab_size, field), dtype=np.int32)
+        check_fits(len(ids), limits, field, room=room)
+        return ids

@@ -1,0 +1,207 @@
+"""The generation fields both routes share: their bounds, and their way into SamplingParams and StopConditions.
+
+Bounds beyond OpenAI's own: top_k -1 and 0 both mean off; repetition_penalty in (0, 10]; any 64-bit seed.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from tailrace.errors import InvalidRequest, ModelNotFound, Unsupported
+from tailrace.protocol.body import Part, Shape
+from tailrace.text.tokenizer import clean_text
+from tailrace.types import SamplingParams, StopConditions
+
+_MAX_STOP_CHARS = 1024
+_PENALTY = Annotated[float, Field(ge=-2, le=2)]
+
+# Known fields that are not built yet: name -> the values that ask for nothing. Every other value is refused.
+_NOT_BUILT: dict[str, tuple[object, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "functions": ([],),
+    "function_call": ("none",),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "grammar": ("",),
+    "audio": (),
+    "modalities": (["text"],),
+    "prediction": (),
+    "web_search_options": (),
+    "reasoning_effort": ("none",),
+    "suffix": ("",),
+    "chat_template": (),
+    "documents": ([],),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "prompt_logprobs": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "lora": (),
+}
+
+# Known fields that ask for nothing of the answer; taken and not warned about.
+_WITHOUT_EFFECT = frozenset(
+    ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What requests are checked against: the model's and the server's bounds."""
+
+    models: tuple[str, ...]
+    max_context: int
+    vocab_size: int
+    max_choices: int
+    max_logprobs: int = 20
+    max_stop_strings: int = 16
+    max_prompts: int = 64
+
+
+class StreamOptions(Part):
+    include_usage: bool | None = None
+
+
+class Generation(Shape):
+    """Fields of both routes. null means absent."""
+
+    model: str | None = Field(None, description="Name of a served model; absent: the one this server serves.")
+    n: int | None = Field(None, ge=1)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = Field(None, ge=0)
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: _PENALTY | None = None
+    frequency_penalty: _PENALTY | None = None
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+
+    def check(self, limits: Limits) -> None:
+        """What a type cannot say. Raises InvalidRequest or Unsupported naming the field."""
+        self._refuse_not_built()
+        if (self.n or 1) > limits.max_choices:
+            raise InvalidRequest(f"n is {self.n}; this server makes at most {limits.max_choices} choices", param="n")
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest("stream_options is only allowed with stream: true", param="stream_options")
+
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def sampling(self, limits: Limits, logprobs: int | None) -> SamplingParams:
+        """Raises InvalidRequest for a token id outside the vocabulary."""
+        top_k = self.top_k or 0
+        return SamplingParams(
+            temperature=_or(self.temperature, 1.0),
+            top_k=max(top_k, 0),
+            top_p=_or(self.top_p, 1.0),
+            min_p=_or(self.min_p, 0.0),
+            presence_penalty=_or(self.presence_penalty, 0.0),
+            frequency_penalty=_or(self.frequency_penalty, 0.0),
+            repetition_penalty=_or(self.repetition_penalty, 1.0),
+            logit_bias=_logit_bias(self.logit_bias or {}, limits.vocab_size),
+            seed=secrets.randbits(63) if self.seed is None else self.seed % 2**64,
+            logprobs=logprobs,
+        )
+
+    def stopping(self, limits: Limits, max_tokens: int) -> StopConditions:
+        """Raises InvalidRequest for an empty stop string, an id outside the vocabulary, min_tokens > max_tokens."""
+        minimum = self.min_tokens or 0
+        if minimum > max_tokens:
+            raise InvalidRequest(
+                f"min_tokens is {minimum}, more than the {max_tokens} tokens the answer may have", param="min_tokens"
+            )
+        return StopConditions(
+            max_tokens=max_tokens,
+            min_tokens=minimum,
+            strings=_stop_strings(self.stop, limits.max_stop_strings),
+            token_ids=tuple(check_ids(self.stop_token_ids or [], limits.vocab_size, "stop_token_ids")),
+            ignore_eos=bool(self.ignore_eos),
+            include_stop_string=bool(self.include_stop_str_in_output),
+        )
+
+    def _refuse_not_built(self) -> None:
+        extra = self.model_extra
+        if not extra:
+            return
+        for name in [name for name in extra if name in _NOT_BUILT or name in _WITHOUT_EFFECT]:
+            value = extra.pop(name)
+            if value is not None and name in _NOT_BUILT and value not in _NOT_BUILT[name]:
+                raise Unsupported(f"{name} is not supported by this server yet; leave it out", param=name)
+
+
+def answer_length(asked: int | None, default: int | None, prompt_tokens: int, limits: Limits) -> int:
+    """Tokens the answer may have: what was asked, clamped to what the context leaves (null: the default, or the rest).
+
+    The caller has made sure that the prompt fits.
+    """
+    left = limits.max_context - prompt_tokens
+    wanted = asked if asked is not None else default
+    return left if wanted is None else min(wanted, left)
+
+
+def check_ids(ids: list[int], vocab_size: int, field: str) -> list[int]:
+    """The ids themselves. Raises InvalidRequest naming the first one outside the vocabulary."""
+    if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+        wrong = next(i for i in ids if not 0 <= i < vocab_size)
+        raise InvalidRequest(
+            f"{field} holds token id {wrong}; this model's ids go from 0 to {vocab_size - 1}", param=field
+        )
+    return ids
+
+
+def check_model(name: str | None, limits: Limits) -> str:
+    """The served name. Raises ModelNotFound."""
+    if name is None:
+        return limits.models[0]
+    if name not in limits.models:
+        known = ", ".join(limits.models)
+        raise ModelNotFound(f"The model {name[:100]!a} is not served here; served: {known}", param="model")
+    return name
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else float(value)
+
+
+def _logit_bias(bias: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
+    entries: dict[int, float] = {}
+    for key, value in bias.items():
+        digits = key.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+            raise InvalidRequest(f"logit_bias keys must be token ids, not {key[:40]!a}", param="logit_bias")
+        if not -100 <= value <= 100:
+            raise InvalidRequest(f"logit_bias values must be from -100 to 100, not {value}", param="logit_bias")
+        entries[int(key)] = value
+    check_ids(list(entries), vocab_size, "logit_bias")
+    return tuple(sorted(entries.items()))
+
+
+def _stop_strings(stop: str | list[str] | None, most: int) -> tuple[str, ...]:
+    strings = [stop] if isinstance(stop, str) else stop or []
+    if len(strings) > most:
+        raise InvalidRequest(f"stop has {len(strings)} strings; at most {most} are allowed", param="stop")
+    for text in strings:
+        if not text:
+            raise InvalidRequest("stop must not hold an empty string: it would end every answer at once", param="stop")
+        if len(text) > _MAX_STOP_CHARS:
+            raise InvalidRequest(f"a stop string may have at most {_MAX_STOP_CHARS} characters", param="stop")
+        clean_text(text, field="stop")
+    return tuple(dict.fromkeys(strings))

@@ -1,0 +1,135 @@
+"""Shapes of answers and errors for /openapi.json. Documentation only: answers are written by `answer`, not by these."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    retry_after_ms: int | None = None
+
+
+class ErrorBody(BaseModel):
+    error: ErrorDetail
+
+
+class PromptDetails(BaseModel):
+    cached_tokens: int
+
+
+class UsageBody(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class TimingsBody(BaseModel):
+    ingress_ms: float
+    render_ms: float
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    post_ms: float
+    total_ms: float
+    ttft_ms: float | None
+    tpot_ms: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    tokens_per_second: float | None
+
+
+class Alternative(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenEntry(Alternative):
+    top_logprobs: list[Alternative]
+
+
+class ChatLogprobsBody(BaseModel):
+    content: list[TokenEntry]
+    refusal: None = None
+
+
+class AssistantMessage(BaseModel):
+    role: str
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobsBody | None
+    finish_reason: str
+    stop_reason: int | str | None
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+    timings: TimingsBody
+
+
+class CompletionLogprobsBody(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobsBody | None
+    finish_reason: str
+    stop_reason: int | str | None
+
+
+class Completion(BaseModel):
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageBody
+    timings: TimingsBody
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    object: str
+    data: list[ModelCard]
+
+
+class TokenList(BaseModel):
+    count: int
+    tokens: list[int]
+    max_model_len: int
+
+
+class Detokenized(BaseModel):
+    prompt: str
+
+
+class Status(BaseModel):
+    status: str

@@ -1,0 +1,43 @@
+"""/tokenize and /detokenize: the same path to token ids as the generating routes."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tailrace.errors import InvalidRequest
+from tailrace.protocol.ask import Template, TextModel, check_size
+from tailrace.protocol.body import Shape
+from tailrace.protocol.chat import Conversation, Message
+from tailrace.protocol.sampling import Limits, check_ids, check_model
+from tailrace.text.tokenizer import clean_text
+from tailrace.types import Tokens
+
+
+class TokenizeRequest(Conversation):
+    """Either `prompt` or `messages`. Special tokens in a text are parsed and a start token is added where the model
+    wants one, exactly as for a completion."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] = Field(default_factory=list)
+
+    def tokens(self, template: Template | None, tokenizer: TextModel, limits: Limits) -> Tokens:
+        """Ids as the engine would see them. Raises RequestError."""
+        check_model(self.model, limits)
+        if self.prompt is None:
+            if "messages" not in self.model_fields_set:
+                raise InvalidRequest("prompt or messages is missing", param="prompt", code="missing_field")
+            return tokenizer.encode_rendered(self.render(template, tokenizer, limits))
+        if self.messages:
+            raise InvalidRequest("prompt and messages exclude each other", param="messages")
+        check_size(len(self.prompt), tokenizer, limits, "prompt")
+        return tokenizer.encode_rendered(clean_text(self.prompt, field="prompt"))
+
+
+class DetokenizeRequest(Shape):
+    tokens: list[int]
+    model: str | None = None
+
+    def text(self, tokenizer: TextModel, limits: Limits) -> str:
+        check_model(self.model, limits)
+        return tokenizer.decode(check_ids(self.tokens, limits.vocab_size, "tokens"))
