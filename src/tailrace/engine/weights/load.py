@@ -1,0 +1,207 @@
+"""From a model file to a model that is ready for `forward`: check, find or make the packed weights, hand them over.
+
+A warm start maps the packed cache; a cold one calibrates and quantizes first and leaves the cache behind. Owns the
+choice of variant and storage; refuses names that this machine or this file cannot serve.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace import _native
+from tailrace.engine.models.base import ModelSpec
+from tailrace.engine.models.registry import describe
+from tailrace.engine.weights.digest import remembered_sha256
+from tailrace.engine.weights.gguf import GgufFile
+from tailrace.engine.weights.pack import EMBEDDING, STORED_EMBEDDINGS, Progress, pack_weights
+from tailrace.engine.weights.packed_cache import CacheKey, Packed, PackedCache
+from tailrace.engine.weights.source import WeightSource
+from tailrace.errors import ConfigError
+
+WEIGHTS = ("auto", "int8", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """`weights` auto | int8 | bf16; `isa` auto | a variant's name; `threads` 0: one a usable CPU; `max_context` 0: the
+    model's own; `cache` None: nothing is read from or left on disk."""
+
+    weights: str = "auto"
+    isa: str = "auto"
+    threads: int = 0
+    max_context: int = 0
+    cache: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A native model, every part set, and what is known about it.
+
+    `metadata` is the file's (tokenizer, template, ...). `weights` is how 4-bit sources are stored: "nib4", "int8" or
+    "bf16"; `bytes_by_format` counts the memory of matrices and embedding by format.
+    """
+
+    model: _native.Model
+    team: _native.Team
+    spec: ModelSpec
+    native_spec: _native.ModelSpec
+    metadata: Mapping[str, Any]
+    path: Path
+    file_sha256: str
+    variant: str
+    weights: str
+    max_context: int
+    bytes_by_format: Mapping[str, int]
+    from_cache: bool
+
+
+def load_model(path: str | Path, options: LoadOptions | None = None, progress: Progress | None = None) -> LoadedModel:
+    """Load a GGUF file. `progress(stage, fraction)` hears how far a cold start is.
+
+    Raises ModelFileError for a file that cannot be used and ConfigError for an option that cannot.
+    """
+    options = options or LoadOptions()
+    variant = _variant(options.isa)
+    weights = _storage(options.weights, variant)
+    file = GgufFile(path)
+    spec = describe(file)
+    max_context = _context(options.max_context, spec)
+    source = WeightSource(file, spec)
+    sha256, packed, from_cache = _packed(source, weights, variant, options.cache, progress or _silent)
+    team = _native.Team(options.threads or usable_cpus())
+    native_spec = _native_spec(spec, max_context)
+    model = _native.Model(variant, native_spec, team)
+    sizes = _set_parts(model, source, packed, max_context)
+    return LoadedModel(
+        model=model,
+        team=team,
+        spec=spec,
+        native_spec=native_spec,
+        metadata=file.metadata,
+        path=file.path,
+        file_sha256=sha256,
+        variant=variant,
+        weights=weights,
+        max_context=max_context,
+        bytes_by_format=sizes,
+        from_cache=from_cache,
+    )
+
+
+def usable_cpus() -> int:
+    """CPUs this process may run on, by its affinity and its control group's quota."""
+    cpus = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return cpus if quota == "max" else max(1, min(cpus, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return cpus
+
+
+def _silent(stage: str, fraction: float) -> None:
+    pass
+
+
+def _variant(isa: str) -> str:
+    if isa == "auto":
+        return _native.variants()[0]
+    if isa not in _native.test_variants():
+        available = ", ".join(_native.variants())
+        raise ConfigError(f"isa {isa!r} does not run on this CPU; available: auto, {available}.", param="isa")
+    return isa
+
+
+def _storage(weights: str, variant: str) -> str:
+    if weights not in WEIGHTS:
+        raise ConfigError(f"weights {weights!r} is unknown; it is one of {', '.join(WEIGHTS)}.", param="weights")
+    return _native.preferred_format(variant, "affine4") if weights == "auto" else weights
+
+
+def _context(asked: int, spec: ModelSpec) -> int:
+    if not 0 <= asked <= spec.context:
+        raise ConfigError(
+            f"max_context {asked} is beyond the model's {spec.context} tokens; use 0 to {spec.context}.",
+            param="max_context",
+        )
+    return asked or spec.context
+
+
+def _packed(
+    source: WeightSource, weights: str, variant: str, folder: Path | None, progress: Progress
+) -> tuple[str, Packed, bool]:
+    """(file's SHA-256, packed weights, whether they came from the cache)."""
+    path = source.file.path
+    progress("checking the file", 0.0)
+    if folder is None:
+        return "", pack_weights(source, weights, variant, progress), False
+    sha256 = remembered_sha256(path, folder / "digests")
+    cache = PackedCache(folder / "packed")
+    key = CacheKey(sha256, weights, variant, recipe())
+    found = cache.load(key)
+    if found is not None:
+        return sha256, found, True
+    packed = pack_weights(source, weights, variant, progress)
+    cache.store(key, packed)
+    return sha256, cache.load(key) or packed, False
+
+
+def recipe() -> str:
+    """A digest of everything that decides packed bytes: the native module and this package's source.
+
+    Computed instead of numbered, so that no change can forget to invalidate the cache.
+    """
+    digest = hashlib.sha256()
+    assert _native.__file__ is not None
+    for path in [Path(_native.__file__), *sorted(Path(__file__).parent.glob("*.py"))]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _native_spec(spec: ModelSpec, max_context: int) -> _native.ModelSpec:
+    return {
+        "layers": spec.layers,
+        "hidden": spec.hidden,
+        "heads": spec.heads,
+        "kv_heads": spec.kv_heads,
+        "head_dim": spec.head_dim,
+        "ffn": spec.ffn,
+        "vocab": spec.vocab,
+        "norm_eps": spec.norm_eps,
+        "max_positions": max_context,
+    }
+
+
+def _set_parts(model: _native.Model, source: WeightSource, packed: Packed, max_context: int) -> dict[str, int]:
+    """Hand every part over; returns bytes by format."""
+    sizes: dict[str, int] = {}
+    for linear in source.linears():
+        fmt = packed.facts["formats"][linear.name]
+        parts = [packed.arrays.get(f"{linear.name}.{part}") for part in ("packed", "scale", "wide")]
+        assert parts[0] is not None
+        model.set_linear(linear.name, fmt, linear.n, linear.k, parts[0], parts[1], parts[2])
+        sizes[fmt] = sizes.get(fmt, 0) + sum(part.nbytes for part in parts if part is not None)
+    rows, fmt = _embedding(source, packed)
+    model.set_embedding(rows, fmt)
+    sizes[f"embedding {fmt}"] = rows.nbytes
+    for name, weight in source.norms().items():
+        model.set_norm(name, weight)
+    model.set_rope(*source.rope_tables(max_context))
+    model.finish()
+    return sizes
+
+
+def _embedding(source: WeightSource, packed: Packed) -> tuple[npt.NDArray[np.generic], str]:
+    stored = STORED_EMBEDDINGS.get(source.type_of(source.spec.embedding))
+    if stored is None:
+        return packed.arrays[EMBEDDING], "bf16"
+    raw = source.file.raw(source.spec.embedding)
+    dtype = {"q8_0": np.uint8, "f32": np.float32}.get(stored, np.uint16)
+    return raw.view(dtype), stored

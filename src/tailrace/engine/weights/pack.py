@@ -1,0 +1,96 @@
+"""From a model file to packed weights: calibrate, quantize, pack, one matrix at a time.
+
+The numbers are the canonical ones of quantize.py; how they lie in memory is the native variant's choice and never
+changes a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace import _native
+from tailrace.engine.weights.calibrate import calibrate
+from tailrace.engine.weights.calibration_text import CALIBRATION_TEXT
+from tailrace.engine.weights.packed_cache import Packed
+from tailrace.engine.weights.quantize import Int8Weights, quantize_affine4, quantize_rows, round_bf16
+from tailrace.engine.weights.source import Linear, WeightSource
+from tailrace.errors import ModelFileError
+from tailrace.text.tokenizer import Tokenizer
+from tailrace.types import Tokens
+
+Array = npt.NDArray[Any]
+Progress = Callable[[str, float], None]
+
+EMBEDDING = "embedding"
+# Embedding rows are used as the file stores them where the executor can read that; others are rounded to bf16.
+STORED_EMBEDDINGS = {"Q8_0": "q8_0", "F16": "f16", "BF16": "bf16", "F32": "f32"}
+
+
+def pack_weights(source: WeightSource, weights: str, variant: str, progress: Progress) -> Packed:
+    """All linears packed for `variant`; `weights` is the storage: "nib4" (for 4-bit sources, else int8), "int8", "bf16".
+
+    Arrays "{linear}.packed", "{linear}.scale", "{linear}.wide" (and "embedding" when its rows had to be converted);
+    facts "formats": linear -> format. Raises ModelFileError for weights that are not finite.
+    """
+    wide = {} if weights == "bf16" else _calibrated(source, progress)
+    linears = source.linears()
+    arrays: dict[str, Array] = {}
+    formats: dict[str, str] = {}
+    for index, linear in enumerate(linears):
+        progress("packing weights", index / len(linears))
+        try:
+            formats[linear.name], parts = _pack_linear(source, linear, weights, variant, wide.get(linear.name))
+        except ModelFileError as error:
+            raise ModelFileError(f"{source.file.path}: {' + '.join(linear.tensors)}: {error.message}") from error
+        arrays |= {f"{linear.name}.{part}": array for part, array in parts.items()}
+    if not source.spec.tied or source.type_of(source.spec.embedding) not in STORED_EMBEDDINGS:
+        rows = source.checked_matrix(source.spec.embedding)
+        if source.type_of(source.spec.embedding) not in STORED_EMBEDDINGS:
+            arrays[EMBEDDING] = round_bf16(rows)
+    progress("packing weights", 1.0)
+    return Packed(arrays, {"formats": formats})
+
+
+def calibration_tokens(tokenizer: Tokenizer, vocab: int) -> Tokens:
+    """The calibration text's ids behind the start token, whose channels are often the largest of all."""
+    ids = tokenizer.encode(CALIBRATION_TEXT, add_special=False, parse_special=False)
+    if tokenizer.bos_id is not None:
+        ids = np.concatenate([np.array([tokenizer.bos_id], np.int32), ids])
+    return ids[ids < vocab]
+
+
+def _calibrated(source: WeightSource, progress: Progress) -> dict[str, npt.NDArray[np.int32]]:
+    spec = source.spec
+    ids = calibration_tokens(Tokenizer.from_gguf(source.file.metadata), spec.vocab)[: spec.context]
+    cos, sin = source.rope_tables(len(ids))
+
+    def weight(name: str) -> npt.NDArray[np.float32]:
+        layer = name.partition(".")[2]
+        progress("calibrating", int(layer) / spec.layers if layer else 1.0)
+        return source.calibration_weight(name)
+
+    return calibrate(spec, source.embedding_rows(ids), cos, sin, weight)
+
+
+def _pack_linear(
+    source: WeightSource, linear: Linear, weights: str, variant: str, wide: npt.NDArray[np.int32] | None
+) -> tuple[str, dict[str, Array]]:
+    if weights == "bf16":
+        return "bf16", {"packed": _native.pack_bf16(variant, round_bf16(source.checked_floats(linear)))}
+    assert wide is not None
+    if not source.is_affine4(linear):
+        return _int8_parts(variant, quantize_rows(source.floats(linear)), wide)
+    affine = quantize_affine4(*source.affine4(linear))
+    if weights == "int8":
+        return _int8_parts(variant, affine.to_int8(), wide)
+    packed = _native.pack_nib4(variant, affine.q, affine.a, affine.b, wide)
+    return "nib4", {"packed": packed, "scale": affine.scale, "wide": wide}
+
+
+def _int8_parts(variant: str, rows: Int8Weights, wide: npt.NDArray[np.int32]) -> tuple[str, dict[str, Array]]:
+    packed = _native.pack_int8(variant, rows.w8, wide)
+    return "int8", {"packed": packed, "scale": rows.scale, "wide": wide}

@@ -1,0 +1,148 @@
+"""The model file's tensors as the executor wants them: fused linears, row orders, float32 on demand.
+
+Owns which stored rows make up each of the executor's matrices. Numbers are only read here; quantize.py changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace.engine.models.base import ModelSpec
+from tailrace.engine.weights.dequant import AFFINE4, F32, U8, affine4, dequantize
+from tailrace.engine.weights.gguf import GgufFile
+from tailrace.errors import ModelFileError
+
+GATE_UP_ROWS = 16  # gate rows, then the matching up rows, and so on
+Order = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """One matrix of the executor: rows of `tensors`, joined, then taken in `order` (None: as they come)."""
+
+    name: str
+    tensors: tuple[str, ...]
+    n: int
+    k: int
+    order: Order | None = None
+
+
+class WeightSource:
+    """Reads one model's weights from its file. Raises ModelFileError for numbers that are not finite."""
+
+    def __init__(self, file: GgufFile, spec: ModelSpec) -> None:
+        self.file = file
+        self.spec = spec
+
+    def linears(self) -> list[Linear]:
+        """In the order of a forward pass; the head last."""
+        spec, width = self.spec, self.spec.heads * self.spec.head_dim
+        result = []
+        for layer, block in enumerate(spec.blocks):
+            result += [
+                self._fused(f"qkv.{layer}", (block.q, block.k, block.v), _qkv_order(spec)),
+                Linear(f"o.{layer}", (block.o,), spec.hidden, width),
+                self._fused(f"gate_up.{layer}", (block.gate, block.up), _gate_up_order(spec.ffn)),
+                Linear(f"down.{layer}", (block.down,), spec.hidden, spec.ffn),
+            ]
+        result.append(Linear("head", (spec.head,), spec.vocab, spec.hidden))
+        return result
+
+    def norms(self) -> dict[str, F32]:
+        """Norm weights by the executor's names: "attn.{layer}", "ffn.{layer}", "final"."""
+        names = {"final": self.spec.final_norm}
+        for layer, block in enumerate(self.spec.blocks):
+            names |= {f"attn.{layer}": block.attn_norm, f"ffn.{layer}": block.ffn_norm}
+        return {name: self._finite(tensor, self._vector(tensor)) for name, tensor in names.items()}
+
+    def rope_tables(self, positions: int) -> tuple[F32, F32]:
+        """(cos, sin) [positions, rope dim / 2]."""
+        tensor = self.spec.rope.factors
+        if tensor is None:
+            return self.spec.rope.tables(positions)
+        factors = self._finite(tensor, self._vector(tensor))
+        if not (factors > 0).all():
+            raise ModelFileError(f"{self.file.path}: tensor {tensor!r} holds rope factors that are not above 0.")
+        return self.spec.rope.tables(positions, factors)
+
+    def is_affine4(self, linear: Linear) -> bool:
+        return all(self.type_of(tensor) in AFFINE4 for tensor in linear.tensors)
+
+    def affine4(self, linear: Linear) -> tuple[U8, F32, F32]:
+        """(q [N, K], d, m [N, K/32]) with value = d * q + m."""
+        parts = [affine4(self.file.raw(tensor), self.type_of(tensor)) for tensor in linear.tensors]
+        q, d, m = (_join(arrays, linear.order) for arrays in zip(*parts, strict=True))
+        return q, d, m
+
+    def floats(self, linear: Linear) -> F32:
+        """float32 [N, K]."""
+        return _join([self.matrix(tensor) for tensor in linear.tensors], linear.order)
+
+    def checked_floats(self, linear: Linear) -> F32:
+        """float32 [N, K], known to be finite (quantization finds out by itself)."""
+        return self._finite(" + ".join(linear.tensors), self.floats(linear))
+
+    def checked_matrix(self, tensor: str) -> F32:
+        return self._finite(tensor, self.matrix(tensor))
+
+    def matrix(self, tensor: str) -> F32:
+        return dequantize(self.file.raw(tensor), self.type_of(tensor))
+
+    def embedding_rows(self, ids: npt.NDArray[np.integer]) -> F32:
+        """float32 [T, hidden]."""
+        tensor = self.spec.embedding
+        return dequantize(self.file.raw(tensor)[ids], self.type_of(tensor))
+
+    def calibration_weight(self, name: str) -> F32:
+        """The weights that `calibrate` asks for, by its names ("q.3", "attn_norm.3", "final_norm")."""
+        part, _, layer = name.partition(".")
+        if part == "final_norm":
+            return self._vector(self.spec.final_norm)
+        tensor: str = getattr(self.spec.blocks[int(layer)], part)
+        if part.endswith("norm"):
+            return self._vector(tensor)
+        if part in ("q", "k"):
+            rows: F32 = self.matrix(tensor)[
+                _rope_order(self.spec, self.spec.heads if part == "q" else self.spec.kv_heads)
+            ]
+            return rows
+        return self.matrix(tensor)
+
+    def type_of(self, tensor: str) -> str:
+        return self.file.tensors[tensor].type.name
+
+    def _fused(self, name: str, tensors: tuple[str, ...], order: Order) -> Linear:
+        return Linear(name, tensors, len(order), self.spec.hidden, order)
+
+    def _vector(self, tensor: str) -> F32:
+        values: F32 = self.matrix(tensor)[0]
+        return values
+
+    def _finite(self, tensor: str, values: F32) -> F32:
+        if not np.isfinite(values).all():
+            raise ModelFileError(f"{self.file.path}: tensor {tensor!r} holds NaN or infinity.")
+        return np.ascontiguousarray(values)
+
+
+def _rope_order(spec: ModelSpec, heads: int) -> Order:
+    return spec.rope.row_order(heads, spec.head_dim)
+
+
+def _qkv_order(spec: ModelSpec) -> Order:
+    q, k = _rope_order(spec, spec.heads), _rope_order(spec, spec.kv_heads)
+    v = np.arange(len(k))
+    return np.concatenate([q, len(q) + k, len(q) + len(k) + v])
+
+
+def _gate_up_order(ffn: int) -> Order:
+    return np.arange(2 * ffn).reshape(2, -1, GATE_UP_ROWS).transpose(1, 0, 2).ravel()
+
+
+def _join(arrays: Sequence[npt.NDArray[Any]], order: Order | None) -> npt.NDArray[Any]:
+    joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return np.ascontiguousarray(joined if order is None else joined[order])
