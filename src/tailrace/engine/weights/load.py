@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tailrace import _native
 from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.models.registry import describe
-from tailrace.engine.weights.digest import remembered_sha256
+from tailrace.engine.weights.digest import remembered_sha256, sha256_file
 from tailrace.engine.weights.gguf import GgufFile
 from tailrace.engine.weights.pack import EMBEDDING, STORED_EMBEDDINGS, Progress, pack_weights
 from tailrace.engine.weights.packed_cache import CacheKey, Packed, PackedCache
@@ -27,18 +27,6 @@ from tailrace.engine.weights.source import WeightSource
 from tailrace.errors import ConfigError
 
 WEIGHTS = ("auto", "int8", "bf16")
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """`weights` auto | int8 | bf16; `isa` auto | a variant's name; `threads` 0: one a usable CPU; `max_context` 0: the
-    model's own; `cache` None: nothing is read from or left on disk."""
-
-    weights: str = "auto"
-    isa: str = "auto"
-    threads: int = 0
-    max_context: int = 0
-    cache: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +51,30 @@ class LoadedModel:
     from_cache: bool
 
 
-def load_model(path: str | Path, options: LoadOptions | None = None, progress: Progress | None = None) -> LoadedModel:
-    """Load a GGUF file. `progress(stage, fraction)` hears how far a cold start is.
+def load_model(
+    path: str | Path,
+    *,
+    weights: str = "auto",
+    isa: str = "auto",
+    threads: int = 0,
+    max_context: int = 0,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Load a GGUF file.
 
-    Raises ModelFileError for a file that cannot be used and ConfigError for an option that cannot.
+    `weights` auto, int8 or bf16; `isa` auto or a variant's name; `threads` 0: one for each usable CPU; `max_context` 0:
+    the model's own; `cache_dir` None: nothing is read from or left on disk. `progress(stage, fraction)` hears how far a
+    cold start is. Raises ModelFileError for a file that cannot be used and ConfigError for an option that cannot.
     """
-    options = options or LoadOptions()
-    variant = _variant(options.isa)
-    weights = _storage(options.weights, variant)
+    variant = _variant(isa)
+    storage = _storage(weights, variant)
     file = GgufFile(path)
     spec = describe(file)
-    max_context = _context(options.max_context, spec)
+    max_context = _context(max_context, spec)
     source = WeightSource(file, spec)
-    sha256, packed, from_cache = _packed(source, weights, variant, options.cache, progress or _silent)
-    team = _native.Team(options.threads or usable_cpus())
+    sha256, packed, from_cache = _packed(source, storage, variant, cache_dir, progress or _silent)
+    team = _native.Team(threads or usable_cpus())
     native_spec = _native_spec(spec, max_context)
     model = _native.Model(variant, native_spec, team)
     sizes = _set_parts(model, source, packed, max_context)
@@ -89,7 +87,7 @@ def load_model(path: str | Path, options: LoadOptions | None = None, progress: P
         path=file.path,
         file_sha256=sha256,
         variant=variant,
-        weights=weights,
+        weights=storage,
         max_context=max_context,
         bytes_by_format=sizes,
         from_cache=from_cache,
@@ -141,7 +139,7 @@ def _packed(
     path = source.file.path
     progress("checking the file", 0.0)
     if folder is None:
-        return "", pack_weights(source, weights, variant, progress), False
+        return sha256_file(path), pack_weights(source, weights, variant, progress), False
     sha256 = remembered_sha256(path, folder / "digests")
     cache = PackedCache(folder / "packed")
     key = CacheKey(sha256, weights, variant, recipe())
@@ -154,13 +152,14 @@ def _packed(
 
 
 def recipe() -> str:
-    """A digest of everything that decides packed bytes: the native module and this package's source.
+    """A digest of what decides packed bytes: the native module, this package's source and the declarations'.
 
     Computed instead of numbered, so that no change can forget to invalidate the cache.
     """
     digest = hashlib.sha256()
     assert _native.__file__ is not None
-    for path in [Path(_native.__file__), *sorted(Path(__file__).parent.glob("*.py"))]:
+    engine = Path(__file__).parents[1]
+    for path in [Path(_native.__file__), *sorted(engine.glob("weights/*.py")), *sorted(engine.glob("models/*.py"))]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

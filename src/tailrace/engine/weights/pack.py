@@ -31,7 +31,7 @@ STORED_EMBEDDINGS = {"Q8_0": "q8_0", "F16": "f16", "BF16": "bf16", "F32": "f32"}
 
 
 def pack_weights(source: WeightSource, weights: str, variant: str, progress: Progress) -> Packed:
-    """All linears packed for `variant`; `weights` is the storage: "nib4" (for 4-bit sources, else int8), "int8", "bf16".
+    """All linears packed for `variant`. `weights` is the storage: "nib4" (4-bit sources; others int8), "int8", "bf16".
 
     Arrays "{linear}.packed", "{linear}.scale", "{linear}.wide" (and "embedding" when its rows had to be converted);
     facts "formats": linear -> format. Raises ModelFileError for weights that are not finite.
