@@ -1,0 +1,102 @@
+"""The command line itself: flags become settings, and a user's mistake is one line and status 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailrace.cli import explain as explain_module
+from tailrace.cli.main import main
+from tailrace.config import Loaded, load, settings
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run the program in this process; returns its exit status."""
+    monkeypatch.setattr(sys, "argv", ["tailrace", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return int(left.value.code or 0)
+
+
+def test_flags_reach_the_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Loaded] = []
+    monkeypatch.setattr(explain_module, "print_settings", seen.append)
+    file = tmp_path / "t.toml"
+    file.write_text("[api]\nport = 9\n")
+    flags = ["--kv-memory", "1GiB", "--no-prefix-cache", "--api-key", "a", "--api-key", "b", "--config", str(file)]
+    assert call(monkeypatch, "config", "explain", "some-model", *flags) == 0
+    config = seen[0].config
+    assert config.engine.model == "some-model"
+    assert config.engine.kv_memory == 1 << 30
+    assert config.engine.prefix_cache is False
+    assert config.api.port == 9
+    assert len(config.api.api_keys) == 2
+    assert seen[0].origins["engine.threads"] == "default"
+
+
+def test_a_mistake_is_one_line_and_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "serve", "--threads", "many") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    expected = "error: engine.threads = 'many' (--threads): accepted is a whole number from 0 to 1024\n"
+    assert captured.err == expected
+
+
+def test_explain_names_every_setting_its_value_and_its_source(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert call(monkeypatch, "config", "explain", "--kv-memory", "1.5GiB", "--api-key", "sk-secret") == 0
+    out = capsys.readouterr().out
+    rows = {line.split()[0]: line for line in out.splitlines()}
+    assert set(rows) - {"setting"} == {setting.name for setting in settings()}
+    assert "1.5 GiB" in rows["engine.kv_memory"]
+    assert "--kv-memory" in rows["engine.kv_memory"]
+    assert "1 keys" in rows["api.api_keys"]
+    assert "sk-secret" not in out
+
+
+def test_help_of_serve_lists_a_flag_for_every_setting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "serve", "--help") == 0
+    out = capsys.readouterr().out
+    assert [setting.flag for setting in settings() if setting.flag not in out] == ["--model"]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """What --help loads decides how long it takes."""
+    code = (
+        "import sys; sys.argv = ['tailrace', '--help']\n"
+        "from tailrace.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'numpy', 'rich', 'fastapi', 'pydantic', 'tokenizers', 'asyncio'} & sys.modules.keys()))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(SOURCE)}
+    )
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_python_m_tailrace_is_the_same_program() -> None:
+    command = [sys.executable, "-m", "tailrace", "serve", "--port", "-1"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(SOURCE)})
+    assert result.returncode == 2
+    assert result.stderr == "error: api.port = '-1' (--port): accepted is a whole number from 0 to 65535\n"
+
+
+def test_a_value_is_shown_as_people_write_it() -> None:
+    shown = {setting.name: explain_module.shown(setting, value) for setting, value, _ in load(environ={}).rows()}
+    assert shown["api.max_body_bytes"] == "8.0 MiB"
+    assert shown["control.drain_timeout"] == "30 s"
+    assert shown["engine.prefix_cache"] == "true"
+    assert shown["engine.chat_template"] == "(empty)"
+    assert shown["api.api_keys"] == "0 keys"
