@@ -96,7 +96,8 @@ def _exact_limit(channels: int) -> int:
 
 def _rms_norm(x: F32, weight: F32, eps: float) -> F32:
     mean_square = np.mean(x * x, axis=-1, keepdims=True)
-    return (x / np.sqrt(mean_square + np.float32(eps)) * weight).astype(np.float32)
+    normed: F32 = x / np.sqrt(mean_square + np.float32(eps)) * weight
+    return normed
 
 
 def _heads(x: F32, heads: int) -> F32:
@@ -127,4 +128,5 @@ def _attention(q: F32, k: F32, v: F32) -> F32:
 
 def _silu(x: F32) -> F32:
     # tanh form of the sigmoid: cannot overflow
-    return x * (np.float32(0.5) + np.float32(0.5) * np.tanh(np.float32(0.5) * x))
+    y: F32 = x * (np.float32(0.5) + np.float32(0.5) * np.tanh(np.float32(0.5) * x))
+    return y
