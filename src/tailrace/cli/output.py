@@ -1,24 +1,19 @@
-"""What the terminal shows: one console, one error line, one progress bar. Rich is imported when something is drawn."""
+"""What the terminal shows: one console, one error line, progress bars. Rich is imported when something is drawn."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import ProgressColumn
 
     from tailrace.errors import TailraceError
 
 EXIT_USER_ERROR = 2
-
-
-class Progress(Protocol):
-    """Called as work goes on; `total` 0 means not known."""
-
-    def __call__(self, stage: str, done: int, total: int) -> None: ...
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -41,20 +36,38 @@ def show_warning(message: str) -> None:
 
 
 @contextmanager
-def progress_bar(*, bytes_shown: bool = True) -> Iterator[Progress]:
-    """A bar per stage on stderr; silent where stderr is no terminal, apart from one line a stage."""
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
+def byte_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each stage on stderr, fed with (stage, bytes done, bytes in all)."""
+    from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    count = DownloadColumn(binary_units=True) if bytes_shown else TextColumn("{task.completed:.0f}/{task.total:.0f}")
-    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
-    with Bars(*columns, console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:
-        tasks = {}
+    with _bars(DownloadColumn(binary_units=True), TransferSpeedColumn()) as report:
+        yield report
+
+
+@contextmanager
+def fraction_bars() -> Iterator[Callable[[str, float], None]]:
+    """A bar for each stage on stderr, fed with (stage, fraction done)."""
+    from rich.progress import TaskProgressColumn
+
+    with _bars(TaskProgressColumn()) as report:
+        yield lambda stage, fraction: report(stage, round(fraction * 1000), 1000)
+
+
+@contextmanager
+def _bars(*columns: ProgressColumn) -> Iterator[Callable[[str, int, int], None]]:
+    """Where stderr is no terminal, a stage is one line and no bar."""
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+    quiet = not sys.stderr.isatty()
+    tasks: dict[str, TaskID] = {}
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), *columns, console=console(stderr=True), disable=quiet
+    ) as bars:
 
         def report(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total or None)
-                if bars.disable:
+                tasks[stage] = bars.add_task(stage, total=None)
+                if quiet:
                     print(f"{stage} ...", file=sys.stderr, flush=True)
             bars.update(tasks[stage], completed=done, total=total or None)
 
