@@ -1,0 +1,153 @@
+"""One request on its way: waits to be released, then yields the backend's events, and ends exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.errors import InternalError, TailraceError, Unavailable
+from tailrace.observe.timeline import Phase, Timeline
+from tailrace.types import FinishReason, GenerateRequest, TokenEvent
+
+if TYPE_CHECKING:
+    from tailrace.control.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
+
+
+class Run:
+    """Made by `Pipeline.admit`. Await `released()`, iterate, and `close()` in the end, whatever happens."""
+
+    def __init__(self, pipeline: Pipeline, request: GenerateRequest, timeline: Timeline) -> None:
+        self.request = request
+        self.id = request.id
+        self.sequences = request.n
+        self.prompt_tokens = len(request.prompt)
+        self.generated = 0
+        self._made = [0] * request.n
+        self.cached_tokens = 0
+        self._pipeline = pipeline
+        self._timeline = timeline
+        self._open = set(range(request.n))
+        self._released = asyncio.Event()
+        self._error: TailraceError | None = None
+        self._stream: AsyncIterator[Sequence[TokenEvent]] | None = None
+        self._closed = False
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the choice that has most."""
+        return max(self._made)
+
+    def release(self) -> None:
+        """Called by the pipeline: there is room now."""
+        self._timeline.enter(Phase.ROUTE)
+        self._released.set()
+
+    def fail(self, error: TailraceError) -> None:
+        """End it with this error: at once when it waits, at its next event (ABORT) when it runs."""
+        self._error = error
+        self._released.set()
+
+    async def released(self) -> None:
+        """Wait for room. Raises Unavailable when the server stops first."""
+        await self._released.wait()
+        if self._error is not None:
+            raise self._error
+
+    def __aiter__(self) -> Run:
+        return self
+
+    async def __anext__(self) -> Sequence[TokenEvent]:
+        """The backend's next events, those of a step together, until every choice has finished.
+
+        Raises the request's own error when a choice ends with ERROR or ABORT; backend faults become InternalError.
+        """
+        if not self._open:
+            raise StopAsyncIteration
+        try:
+            batch = await anext(await self._started())
+        except TailraceError:
+            raise
+        except StopAsyncIteration:
+            log.error("request %s: the backend ended with choices %s unfinished", self.id, sorted(self._open))
+            raise _internal() from None
+        except Exception as error:
+            log.exception("request %s: the backend failed", self.id)
+            raise _internal() from error
+        self._note(batch)
+        return batch
+
+    async def _started(self) -> AsyncIterator[Sequence[TokenEvent]]:
+        if self._stream is None:
+            await self.released()
+            self._timeline.enter(Phase.QUEUE)
+            self._timeline.enter(Phase.PREFILL)  # until the backend says when it began
+            self._stream = self._pipeline.backend.generate(self.request)
+        return self._stream
+
+    async def close(self) -> None:
+        """Give back whatever is held; stops the backend's work when it is not done. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        completed = not self._open
+        started = self._pipeline.clock.now()
+        try:
+            await self._stop_backend()
+        finally:
+            if self._stream is not None and not completed:
+                self._pipeline.metrics.cancelled(self._pipeline.clock.now() - started)
+            self._pipeline.leave(self, len(self._open), completed=completed)
+
+    async def _stop_backend(self) -> None:
+        aclose = getattr(self._stream, "aclose", None)
+        try:
+            if aclose is not None:
+                await aclose()
+        except Exception:
+            log.exception("request %s: the backend failed while it was stopped", self.id)
+
+    def _note(self, batch: Sequence[TokenEvent]) -> None:
+        """Count and time a step's events; raises for a choice that failed."""
+        made = 0
+        for event in batch:
+            made += len(event.token_ids)
+            self._made[event.index] += len(event.token_ids)
+            if event.cached_tokens is not None and event.index == 0:
+                self.cached_tokens = event.cached_tokens
+                self._pipeline.metrics.prefilled(self.prompt_tokens, event.cached_tokens)
+            if event.finish is not None:
+                self._finish(event)
+        if made:
+            self.generated += made
+            self._pipeline.metrics.tokens(made)
+            self._timeline.enter(Phase.DECODE)
+
+    def _finish(self, event: TokenEvent) -> None:
+        assert event.index in self._open, f"choice {event.index} of {self.id} finished twice"
+        self._open.discard(event.index)
+        if event.facts is not None:
+            facts = self._timeline.facts
+            self._timeline.learn(event.facts, first="learned" not in facts)
+            facts["learned"] = True
+            self._pipeline.metrics.preempted(event.facts.preemptions, event.facts.recomputed_tokens)
+        self._pipeline.finished_sequence()
+        if event.finish is FinishReason.ERROR:
+            raise _own_error(event.error, self.id)
+        if event.finish is FinishReason.ABORT:
+            raise self._error or Unavailable("The request was ended by the server", code="aborted")
+
+
+def _own_error(error: Exception | None, request_id: str) -> TailraceError:
+    """What the caller is told: a typed error as it is, anything else without its insides."""
+    if isinstance(error, TailraceError):
+        return error
+    log.error("request %s failed in the backend", request_id, exc_info=error)
+    return _internal()
+
+
+def _internal() -> InternalError:
+    return InternalError("The request could not be completed because of an internal error")

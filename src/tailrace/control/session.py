@@ -1,0 +1,89 @@
+"""The runs of one HTTP request, one for each prompt, as a single stream of events with a single end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tailrace.control.pipeline import Pipeline, Place
+from tailrace.control.run import Run
+from tailrace.observe.timeline import Phase, Timeline
+from tailrace.types import GenerateRequest, TokenEvent, Usage
+
+_Item = tuple[int, Sequence[TokenEvent]]
+
+
+class Session:
+    """Iterate for (prompt index, events of one step); `close()` in the end, whatever happens.
+
+    One run is iterated directly. Several run at the same time, each in a task, into one mailbox.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, place: Place, requests: Sequence[GenerateRequest], timeline: Timeline
+    ) -> None:
+        """Raises QueueFull or Unavailable; nothing is held then but the rest of `place`."""
+        self._runs = pipeline.admit(place, requests, timeline)
+        self._timeline = timeline
+        self._mailbox: asyncio.Queue[_Item | Exception | None] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unfinished = len(self._runs)
+
+    async def released(self) -> None:
+        """Wait until the first run starts. Raises Unavailable when the server stops first."""
+        await self._runs[0].released()
+
+    def __aiter__(self) -> Session:
+        return self
+
+    async def __anext__(self) -> _Item:
+        if len(self._runs) == 1:
+            return 0, await anext(self._runs[0])
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._pump(i, run)) for i, run in enumerate(self._runs)]
+        while self._unfinished:
+            item = await self._mailbox.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is not None:
+                return item
+            self._unfinished -= 1
+        raise StopAsyncIteration
+
+    def usage(self) -> Usage:
+        """Tokens so far; every prompt counts once. Also noted on the timeline."""
+        usage = Usage(
+            prompt_tokens=sum(run.prompt_tokens for run in self._runs),
+            completion_tokens=sum(run.generated for run in self._runs),
+            cached_tokens=sum(run.cached_tokens for run in self._runs),
+        )
+        self._timeline.facts.update(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            longest=max(run.longest for run in self._runs),
+        )
+        return usage
+
+    def finish(self) -> Usage:
+        """Every choice has ended: what is left is the answer's own writing."""
+        self._timeline.enter(Phase.POST)
+        return self.usage()
+
+    async def close(self) -> None:
+        """End all runs, wherever they are, and give back what they hold."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(run.close() for run in self._runs))
+        self.usage()
+
+    async def _pump(self, index: int, run: Run) -> None:
+        try:
+            async for batch in run:
+                self._mailbox.put_nowait((index, batch))
+        except Exception as error:
+            self._mailbox.put_nowait(error)
+        else:
+            self._mailbox.put_nowait(None)
+            await run.close()  # its slot goes to the next one now, not when all have ended
