@@ -1,0 +1,97 @@
+"""A few timed steps at start, from which the cost model gets its prior. Leaves the KV cache as it found it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace.clock import Clock
+from tailrace.engine.cost import fit
+from tailrace.engine.kv.manager import KvManager
+from tailrace.engine.runner import Runner
+from tailrace.engine.sequence import Group, Sequence
+from tailrace.engine.step import Row, StepPlan, Work
+from tailrace.types import GenerateRequest, SamplingParams, StopConditions
+
+_PREFILLS = ((64, 0), (16, 0), (128, 0), (64, 256), (256, 0))  # (tokens, context before them)
+_DECODES = ((1, 64), (8, 64), (1, 512), (4, 256), (16, 64))  # (rows, context of each)
+
+
+def calibrate(
+    runner: Runner, kv: KvManager, clock: Clock, *, slots: int, max_context: int, budget: float = 1.0
+) -> npt.NDArray[np.float64]:
+    """Coefficients for CostModel, from at most about `budget` seconds of steps. Shapes that don't fit are left out."""
+    samples: list[tuple[Work, float]] = []
+    started = clock.now()
+    for shape in _shapes(slots, max_context):
+        if len(samples) >= 6 and clock.now() - started > budget:
+            break
+        sample = _measure(runner, kv, clock, shape)
+        if sample is not None:
+            samples.append(sample)
+    return fit(samples[1:] if len(samples) > 6 else samples)  # the first step also warms caches
+
+
+Shape = Callable[[KvManager], "StepPlan | None"]
+
+
+def _shapes(slots: int, max_context: int) -> list[Shape]:
+    shapes: list[Shape] = [lambda kv: _prefill(kv, 16, 0)]
+    for (tokens, before), (rows, context) in zip(_PREFILLS, _DECODES, strict=True):
+        if tokens + before < max_context:
+            shapes.append(lambda kv, t=tokens, b=before: _prefill(kv, t, b))  # type: ignore[misc]
+        if rows <= slots and context < max_context:
+            shapes.append(lambda kv, r=rows, c=context: _decode(kv, r, c))  # type: ignore[misc]
+    return shapes
+
+
+def _measure(runner: Runner, kv: KvManager, clock: Clock, shape: Shape) -> tuple[Work, float] | None:
+    plan = shape(kv)
+    if plan is None:
+        return None
+    started = clock.now()
+    runner.forward(plan)
+    runner.sample(plan)
+    seconds = clock.now() - started
+    for row in plan.rows:
+        assert row.sequence.table is not None
+        kv.release(row.sequence.table)
+    return plan.work, max(seconds, 1e-6)
+
+
+def _prefill(kv: KvManager, tokens: int, before: int) -> StepPlan | None:
+    sequence = _sequence(kv, before + tokens, slot=0)
+    if sequence is None:
+        return None
+    work = Work(prefill=tokens, attention=tokens * (before + tokens // 2))
+    return StepPlan((Row(sequence, before, tokens),), (sequence,), (0,), work)
+
+
+def _decode(kv: KvManager, rows: int, context: int) -> StepPlan | None:
+    sequences: list[Sequence] = []
+    for slot in range(rows):
+        sequence = _sequence(kv, context, slot)
+        if sequence is None:
+            for other in sequences:
+                assert other.table is not None
+                kv.release(other.table)
+            return None
+        sequences.append(sequence)
+    planned = tuple(Row(sequence, context - 1, 1) for sequence in sequences)
+    work = Work(decode=rows, kv_tokens=rows * context)
+    return StepPlan(planned, tuple(sequences), tuple(range(rows)), work)
+
+
+def _sequence(kv: KvManager, tokens: int, slot: int) -> Sequence | None:
+    prompt = np.arange(tokens, dtype=np.int32) % 97
+    request = GenerateRequest("calibrate", "", prompt, SamplingParams(temperature=0.0), StopConditions(max_tokens=1))
+    sequence = Group(request, 0, 0).sequences[0]
+    table = kv.open(prompt, b"calibrate", reuse=False)
+    if not kv.reserve(table, 0, tokens):
+        kv.release(table)
+        return None
+    sequence.table = table
+    sequence.slot = slot
+    return sequence

@@ -1,0 +1,107 @@
+"""A runner without weights whose answers depend on every byte of KV state, for tests and benchmarks of the engine.
+
+Its "KV memory" holds one number a position, a hash of token and position. The next token is a hash of the sum of
+the numbers in the sequence's blocks, so a wrong block, a missed copy or a stale cache entry gives a wrong token,
+and a right one depends on the sequence's tokens (and its sampling key) alone, whatever ran beside it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace.engine.kv.manager import BLOCK_TOKENS
+from tailrace.engine.sample.keys import mix64, sampling_key
+from tailrace.engine.sequence import Sequence
+from tailrace.engine.step import Row, Scores, StepPlan, StepResult
+
+U64 = npt.NDArray[np.uint64]
+_MASK = (1 << 64) - 1
+
+
+class FakeRunner:
+    def __init__(self, blocks: int, *, vocab: int = 256, block_tokens: int = BLOCK_TOKENS) -> None:
+        self.vocab = vocab
+        self.steps = 0
+        self.computed = 0  # positions computed so far
+        self._size = block_tokens
+        self._memory: U64 = np.zeros((blocks, block_tokens), np.uint64)
+
+    def forward(self, plan: StepPlan) -> None:
+        for src, dst in plan.copies:
+            self._memory[dst] = self._memory[src]
+        for row in plan.rows:
+            self._write(row)
+            self.computed += row.size
+        self.steps += 1
+
+    def sample(self, plan: StepPlan) -> StepResult:
+        tokens, contexts = [], []
+        for sequence, place in zip(plan.samplers, plan.sample_rows, strict=True):
+            row = plan.rows[place]
+            context = self._context(row.sequence, row.first + row.size)
+            tokens.append(self._token(sequence, context, row.first + row.size))
+            contexts.append(context)
+        width = max((s.group.request.sampling.logprobs or 0 for s in plan.samplers), default=0)
+        logprobs = np.array([self._logprob(c, t) for c, t in zip(contexts, tokens, strict=True)], np.float32)
+        tops = np.array([self._top(context, width) for context in contexts], np.int32).reshape(len(tokens), width)
+        return StepResult(tokens, logprobs, tops, self._tops(contexts, tops), self._scores(plan))
+
+    def next_token(self, tokens: list[int], key: int | None, position: int) -> int:
+        """What follows these tokens (`key` None: greedy), by definition rather than from memory."""
+        context = sum(int(x) for x in _hashes(np.array(tokens, np.int32), 0)) & _MASK
+        return self._choose(context, key, position)
+
+    def _write(self, row: Row) -> None:
+        sequence, first, size, *_ = row
+        table = sequence.table
+        assert table is not None
+        positions = np.arange(first, first + size)
+        blocks = table.row[positions // self._size]
+        self._memory[blocks, positions % self._size] = _hashes(sequence.tokens[first : first + size], first)
+
+    def _context(self, sequence: Sequence, length: int) -> int:
+        table = sequence.table
+        assert table is not None
+        used = -(-length // self._size)
+        return int(self._memory[table.row[:used]].reshape(-1)[:length].sum())
+
+    def _token(self, sequence: Sequence, context: int, position: int) -> int:
+        group = sequence.group
+        greedy = group.request.sampling.temperature == 0
+        return self._choose(context, None if greedy else sampling_key(group.key_seed, sequence.index), position)
+
+    def _choose(self, context: int, key: int | None, position: int) -> int:
+        noise = 0 if key is None else mix64(key ^ mix64(position))
+        return mix64(context ^ noise) % self.vocab
+
+    def _logprob(self, context: int, token: int) -> float:
+        return -(mix64(context + token * 31 & _MASK) % 10_000) / 1000
+
+    def _top(self, context: int, width: int) -> list[int]:
+        return [mix64(context + rank) % self.vocab for rank in range(width)]
+
+    def _tops(self, contexts: list[int], tops: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        values = [[self._logprob(c, t) for t in row.tolist()] for c, row in zip(contexts, tops, strict=True)]
+        return np.array(values, np.float32).reshape(tops.shape)
+
+    def _scores(self, plan: StepPlan) -> tuple[Scores, ...]:
+        return tuple(self._score(row) for row in plan.rows if row.score_to > row.score_from)
+
+    def _score(self, row: Row) -> Scores:
+        sequence, targets = row.sequence, range(row.score_from, row.score_to)
+        width = sequence.group.request.prompt_logprobs or 0
+        contexts = [self._context(sequence, target) for target in targets]
+        logprobs = [self._logprob(c, int(sequence.tokens[t])) for c, t in zip(contexts, targets, strict=True)]
+        tops = np.array([self._top(context, width) for context in contexts], np.int32).reshape(len(targets), width)
+        return Scores(sequence, row.score_from, np.array(logprobs, np.float32), tops, self._tops(contexts, tops))
+
+
+def _hashes(tokens: npt.NDArray[np.int32], first: int) -> U64:
+    """One 64-bit number for each (token, position)."""
+    positions = np.arange(first, first + len(tokens), dtype=np.uint64)
+    value = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    value ^= (positions + np.uint64(1)) * np.uint64(0xD1342543DE82EF95)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(value ^ (value >> np.uint64(31)), np.uint64)

@@ -1,0 +1,118 @@
+"""Carries out a StepPlan on the native executor. Decides nothing; owns only reusable argument arrays.
+
+A runner's two calls are separate so that grammar masks can be made while the forward runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace.engine.sample.batch import SamplingBatch, forced
+from tailrace.engine.step import Row, Scores, StepPlan, StepResult
+
+if TYPE_CHECKING:  # plans can be made and faked without the native module
+    from tailrace._native import KvCache, Model
+
+I32 = npt.NDArray[np.int32]
+
+
+class Runner(Protocol):
+    def forward(self, plan: StepPlan) -> None:
+        """Make the plan's copies, then compute its rows. Logits stay inside until `sample`."""
+        ...
+
+    def sample(self, plan: StepPlan) -> StepResult:
+        """Choose a token for each sampler of the plan that was just computed."""
+        ...
+
+
+class NativeRunner:
+    def __init__(
+        self, model: Model, kv: KvCache, *, slots: int, max_blocks: int, end_ids: frozenset[int] = frozenset()
+    ) -> None:
+        """`slots` sequences run at most, each with at most `max_blocks` KV blocks."""
+        self._model = model
+        self._kv = kv
+        self._sampling = SamplingBatch(slots, end_ids)
+        self._tables = np.zeros((slots, max_blocks), np.int32)
+        self._sample_at: list[int] = []  # per row of the plan: index of its last position's logits
+        self._score_at: list[tuple[Row, int]] = []  # scoring rows and the index of their first logits
+
+    def forward(self, plan: StepPlan) -> None:
+        copy_blocks(self._kv, plan)
+        rows = plan.rows
+        tables = self._tables
+        parts, firsts, counts = [], [], []
+        for place, (sequence, first, count, _, _) in enumerate(rows):
+            parts.append(sequence.tokens[first : first + count])
+            firsts.append(first)
+            counts.append(count)
+            table = sequence.table
+            assert table is not None
+            used = len(table.blocks)
+            tables[place, :used] = table.row[:used]
+        starts = list(accumulate(counts, initial=0))
+        self._model.forward(
+            self._kv,
+            np.concatenate(parts),
+            np.array(starts, np.int32),
+            np.array(firsts, np.int32),
+            tables[: len(rows)],
+            np.array(self._logit_rows(plan, starts), np.int32),
+        )
+
+    def sample(self, plan: StepPlan) -> StepResult:
+        scores = tuple(self._score(row, at) for row, at in self._score_at)
+        if not plan.samplers:
+            return StepResult([], _NO_F32, _NO_TOP_IDS, _NO_TOP, scores)
+        at = [self._sample_at[row] for row in plan.sample_rows]
+        parameters = self._sampling.parameters(plan.samplers)
+        tokens, logprobs, top_ids, top = self._model.sample(np.array(at, np.int32), *parameters)
+        return StepResult(tokens.tolist(), logprobs, top_ids, top, scores)
+
+    def _logit_rows(self, plan: StepPlan, starts: list[int]) -> list[int]:
+        """Flat rows that need logits, ascending; notes where each row's logits will be."""
+        wanted: list[int] = []
+        sampled = set(plan.sample_rows)
+        self._sample_at = [-1] * len(plan.rows)
+        self._score_at.clear()
+        for place, row in enumerate(plan.rows):
+            if row.score_to > row.score_from:
+                self._score_at.append((row, len(wanted)))
+                base = starts[place] - row.first - 1
+                wanted.extend(range(base + row.score_from, base + row.score_to))
+            if place in sampled:
+                self._sample_at[place] = len(wanted)
+                wanted.append(starts[place + 1] - 1)
+        return wanted
+
+    def _score(self, row: Row, at: int) -> Scores:
+        sequence, start, stop = row.sequence, row.score_from, row.score_to
+        width = sequence.group.request.prompt_logprobs or 0
+        where = np.arange(at, at + stop - start, dtype=np.int32)
+        parameters = forced(sequence.tokens[start:stop], width)
+        _, logprobs, top_ids, top = self._model.sample(where, *parameters)
+        return Scores(sequence, start, logprobs, top_ids, top)
+
+
+def copy_blocks(kv: KvCache, plan: StepPlan) -> None:
+    """The plan's copies in order: at once, unless one reads or overwrites what another writes."""
+    if not plan.copies:
+        return
+    batches: Seq[Seq[tuple[int, int]]] = [plan.copies]
+    written = {copy.dst for copy in plan.copies}
+    if len(written) < len(plan.copies) or any(copy.src in written for copy in plan.copies):
+        batches = [[copy] for copy in plan.copies]
+    for batch in batches:
+        src, dst = np.array(batch, np.int32).T
+        kv.copy_blocks(np.ascontiguousarray(src), np.ascontiguousarray(dst))
+
+
+_NO_F32 = np.empty(0, np.float32)
+_NO_TOP_IDS = np.empty((0, 0), np.int32)
+_NO_TOP = np.empty((0, 0), np.float32)

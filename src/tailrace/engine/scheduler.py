@@ -1,0 +1,422 @@
+"""What each step computes. Pure: no tensors, threads or clock, so the simulator runs this very class.
+
+`plan(now)` lets every sequence's computed tokens catch up with its known ones under the step budget: decode rows
+first (one token each), then prompts, then chunks of the prompts that are admitted. `commit` moves the counters,
+gives full blocks to the prefix cache, appends the sampled tokens and starts the further choices of a prompt.
+`finish` and `abort` end sequences at any time between steps and free slot and blocks at once.
+
+When blocks run out while decoding, the newest sequence of the lowest priority is preempted: it keeps its tokens,
+gives up its blocks and waits first in line to be recomputed. None is preempted more than `max_preemptions` times
+while another can be; when no victim is left the step goes on without that row.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+from tailrace.engine.kv.manager import BlockTable, KvManager
+from tailrace.engine.sequence import NO_SLOT, Group, Sequence, State
+from tailrace.engine.share import Want, divide
+from tailrace.engine.step import Preemption, Row, StepPlan, StepResult, Update, Work
+from tailrace.errors import ContextLengthExceeded, InternalError, InvalidRequest
+from tailrace.types import FinishReason, GenerateRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_sequences: int = 32
+    max_context: int = 8192
+    vocab_size: int = 1 << 31
+    max_preemptions: int = 3  # of one sequence, while another can be preempted
+    score_rows: int = 64  # prompt rows with logits in one step, which bounds their memory
+
+
+class ChunkBudget(Protocol):
+    def chunk_tokens(self, decode_rows: int, kv_tokens: int) -> int:
+        """Most prefill tokens for a step that also has these decode rows, reading that many KV tokens."""
+        ...
+
+
+class FixedBudget:
+    """The same chunk always."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+
+    def chunk_tokens(self, decode_rows: int, kv_tokens: int) -> int:
+        return self.tokens
+
+
+class _Draft:
+    """A plan in the making."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.samplers: list[Sequence] = []
+        self.sample_rows: list[int] = []
+        self.preemptions: list[Preemption] = []
+        self.stalled: set[Sequence] = set()  # decode rows that get no block in this step
+        self.score_rows = 0
+        self.decode = self.kv_tokens = self.prefill = self.attention = 0
+
+    def add(self, row: Row) -> None:
+        sequence, first, size, *_ = row
+        if first + size == sequence.known and sequence.group.request.stop.max_tokens:
+            self.samplers.append(sequence)
+            self.sample_rows.append(len(self.rows))
+            for follower in sequence.followers:
+                self.samplers.append(follower)
+                self.sample_rows.append(len(self.rows))
+        self.rows.append(row)
+
+
+class Scheduler:
+    def __init__(self, kv: KvManager, limits: Limits, budget: ChunkBudget) -> None:
+        self.kv = kv
+        self.limits = limits
+        self.budget = budget
+        self.running: list[Sequence] = []  # by Sequence.order: the last is preempted first
+        self._waiting: list[tuple[int, int, int, int, Sequence]] = []  # heap; finished ones are dropped when met
+        self._slots = list(range(limits.max_sequences - 1, -1, -1))
+        self._blocked: tuple[Sequence, int] | None = None  # head that did not fit, and the blocks there were
+        self._stale = 0  # finished sequences that may still be in the heap
+        self.waiting_count = 0  # sequences, further choices included
+        self.waiting_tokens = 0  # known tokens of those
+
+    # ---- requests come and go -------------------------------------------------------------------------------
+
+    def validate(self, request: GenerateRequest) -> None:
+        """Raise the typed error of a request that could never run. Safe from any thread."""
+        limits, prompt, most = self.limits, len(request.prompt), request.stop.max_tokens
+        if prompt == 0:
+            raise InvalidRequest("the prompt is empty: it needs at least one token", param="prompt")
+        if request.n > limits.max_sequences:
+            raise InvalidRequest(
+                f"n is {request.n} but this server runs at most {limits.max_sequences} sequences at once", param="n"
+            )
+        if prompt + most > limits.max_context:
+            raise ContextLengthExceeded(
+                f"the prompt has {prompt} tokens and max_tokens is {most}, together {prompt + most}; the context is "
+                f"{limits.max_context} tokens: shorten the prompt or lower max_tokens",
+                param="max_tokens" if prompt < limits.max_context else "prompt",
+            )
+        need, total = self.kv.blocks_for(prompt + most), self.kv.pool.total
+        if need > total:
+            size = self.kv.block_tokens
+            raise ContextLengthExceeded(
+                f"the prompt's {prompt} tokens and max_tokens {most} need {need * size} tokens of KV memory and the "
+                f"server has {total * size}: lower max_tokens, or give the server more KV memory",
+                param="max_tokens",
+            )
+        low, high = int(request.prompt.min()), int(request.prompt.max())
+        if low < 0 or high >= limits.vocab_size:
+            bad = low if low < 0 else high
+            raise InvalidRequest(
+                f"prompt token id {bad} is outside the vocabulary of {limits.vocab_size}", param="prompt"
+            )
+
+    def submit(self, group: Group) -> None:
+        """Queue a request that `validate` accepted."""
+        self._wait(group.sequences[0], preempted=False)
+
+    def finish(self, sequence: Sequence, reason: FinishReason, now: float, *, forget: bool = False) -> None:
+        """End a sequence and free what it holds. `forget`: its cached blocks are not to be trusted."""
+        assert sequence.state is not State.FINISHED, "a sequence ends once"
+        if sequence.state is State.RUNNING:
+            self.running.remove(sequence)
+            self._give_up(sequence, forget=forget)
+        elif sequence.state is State.WAITING:
+            self._uncount(sequence)
+            self._stale += 1
+        self._free_slot(sequence)
+        sequence.state = State.FINISHED
+        sequence.finish = reason
+        sequence.finished = now
+        if self._stale > 64 + len(self._waiting) // 2:
+            self._drop_stale()
+
+    def end(self, group: Group, reason: FinishReason, now: float, error: Exception | None = None) -> list[Update]:
+        """End every choice that has not ended, in whatever phase it is."""
+        updates = []
+        for sequence in group.sequences:
+            if sequence.state is not State.FINISHED:
+                self.finish(sequence, reason, now, forget=reason is FinishReason.ERROR)
+                updates.append(Update(sequence, None, -1, reason, error))
+        return updates
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running) or self.waiting_count > 0
+
+    @property
+    def free_slots(self) -> int:
+        return len(self._slots)
+
+    def waiting_groups(self) -> set[Group]:
+        return {entry[-1].group for entry in self._waiting if entry[-1].state is State.WAITING}
+
+    def live_tables(self) -> list[BlockTable]:
+        return [sequence.table for sequence in self.running if sequence.table is not None]
+
+    # ---- planning -------------------------------------------------------------------------------------------
+
+    def plan(self, now: float) -> StepPlan | None:
+        """The next step, or None when there is nothing to do."""
+        preemptions: list[Preemption] = []
+        while True:
+            draft = _Draft()
+            self._decode(draft)
+            if not draft.preemptions:
+                self._admit(now)
+            if len(draft.rows) < len(self.running):
+                self._prefill(draft)
+            if not draft.rows and not draft.preemptions:
+                if not self.running:
+                    return None
+                self._preempt(draft, self.running[-1], "kv_deadlock")
+            preemptions += draft.preemptions
+            if draft.rows:
+                break
+        return StepPlan(
+            tuple(draft.rows),
+            tuple(draft.samplers),
+            tuple(draft.sample_rows),
+            Work(draft.prefill, draft.decode, draft.kv_tokens, draft.attention),
+            self.kv.take_copies(),
+            tuple(preemptions),
+            self.kv.take_evictions(),
+        )
+
+    def _decode(self, draft: _Draft) -> None:
+        """Rows for the sequences that lack one token."""
+        reserve = self.kv.reserve
+        for sequence in tuple(self.running):
+            if sequence.known - sequence.computed != 1 or sequence.state is not State.RUNNING:
+                continue
+            first = sequence.computed
+            assert sequence.table is not None
+            if not reserve(sequence.table, first, first + 1) and not self._make_room(draft, sequence):
+                draft.stalled.add(sequence)
+                continue
+            draft.add(self._row(draft, sequence, 1))
+            draft.decode += 1
+            draft.kv_tokens += first + 1
+
+    def _make_room(self, draft: _Draft, sequence: Sequence) -> bool:
+        """Preempt from the end of the order until `sequence` has its block; False when it must sit out or went."""
+        table = sequence.table
+        assert table is not None
+        while not self.kv.reserve(table, sequence.computed, sequence.known):
+            victim = self._victim(sequence)
+            if victim is None:
+                return False
+            self._preempt(draft, victim, "kv_full")
+            if victim is sequence:
+                return False
+        return True
+
+    def _victim(self, sequence: Sequence) -> Sequence | None:
+        for other in reversed(self.running):
+            if other.preemptions < self.limits.max_preemptions:
+                return other
+            if other is sequence:
+                break
+        return None
+
+    def _preempt(self, draft: _Draft, sequence: Sequence, reason: str) -> None:
+        draft.preemptions.append(Preemption(sequence.group.request.id, sequence.index, sequence.computed, reason))
+        self.running.remove(sequence)
+        self._give_up(sequence)
+        self._free_slot(sequence)
+        for follower in sequence.followers:
+            self._free_slot(follower)
+        sequence.computed = 0
+        sequence.preemptions += 1
+        sequence.group.preemptions += 1
+        self._wait(sequence, preempted=True)
+
+    def _admit(self, now: float) -> None:
+        """Start waiting sequences in order, while slots and blocks last; nobody overtakes the first that must wait."""
+        while self._waiting:
+            sequence = self._waiting[0][-1]
+            if sequence.state is State.WAITING:
+                if len(self._slots) < 1 + len(sequence.followers) or not self._open(sequence):
+                    return
+                self._start(sequence, now)
+            heappop(self._waiting)
+
+    def _open(self, sequence: Sequence) -> bool:
+        """Blocks for everything known, leaving one for each running sequence to grow into."""
+        kv, blocked = self.kv, self._blocked
+        if self.running and blocked is not None and blocked[0] is sequence and blocked[1] >= kv.available:
+            return False
+        reuse = not sequence.group.wants_scores or sequence.scored >= sequence.group.prompt_tokens
+        table = kv.open(sequence.tokens[: sequence.known], sequence.group.request.salt, reuse=reuse)
+        spare = len(self.running) + len(sequence.followers) if self.running else 0
+        need = kv.blocks_for(sequence.known) - len(table.blocks)
+        if need + spare > kv.available or not kv.reserve(table, kv.matched(table), sequence.known):
+            kv.release(table)
+            self._blocked = (sequence, kv.available)
+            return False
+        sequence.table = table
+        self._blocked = None
+        return True
+
+    def _start(self, sequence: Sequence, now: float) -> None:
+        assert sequence.table is not None
+        self._uncount(sequence)
+        sequence.state = State.RUNNING
+        for member in (sequence, *sequence.followers):
+            member.slot = self._slots.pop()
+        if sequence.group.started is None:
+            sequence.group.started = now
+        _reuse(sequence, self.kv.matched(sequence.table))
+        insort(self.running, sequence, key=Sequence.order)
+
+    def _prefill(self, draft: _Draft) -> None:
+        """Divide the chunk budget among the sequences that have no row yet and are not stalled."""
+        taken = {row.sequence for row in draft.rows} | draft.stalled
+        waiting = [sequence for sequence in self.running if sequence not in taken]
+        for sequence in waiting:
+            self._extend(sequence)
+        budget = max(1, self.budget.chunk_tokens(draft.decode, draft.kv_tokens))
+        wants = [Want(s.todo, s.group.request.share_group, s.group.request.weight) for s in waiting]
+        for sequence, grant in zip(waiting, divide(budget, wants), strict=True):
+            count = self._bounded(draft, sequence, grant)
+            if count:
+                draft.prefill += count
+                draft.attention += count * (sequence.computed + count // 2)
+                draft.add(self._row(draft, sequence, count))
+
+    def _extend(self, sequence: Sequence) -> None:
+        """Skip what another sequence with the same tokens has committed meanwhile."""
+        table = sequence.table
+        assert table is not None
+        if sequence.group.wants_scores or sequence.computed != self.kv.matched(table):
+            return
+        if self.kv.prefix_cache:
+            _reuse(sequence, self.kv.extend(table, sequence.tokens[: sequence.known]))
+
+    def _bounded(self, draft: _Draft, sequence: Sequence, count: int) -> int:
+        if sequence.scored < sequence.group.prompt_tokens and sequence.group.wants_scores:
+            return min(count, self.limits.score_rows - draft.score_rows)
+        return count
+
+    def _row(self, draft: _Draft, sequence: Sequence, count: int) -> Row:
+        first, group = sequence.computed, sequence.group
+        if not group.wants_scores or sequence.scored >= group.prompt_tokens:
+            return Row(sequence, first, count)
+        stop = min(first + count + 1, group.prompt_tokens)
+        start = max(first + 1, sequence.scored)
+        draft.score_rows += max(0, stop - start)
+        return Row(sequence, first, count, start, stop)
+
+    # ---- committing -----------------------------------------------------------------------------------------
+
+    def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[Update]:
+        """Take in a step's result. Sequences that ended since the plan are passed over."""
+        updates = self._refuse_bad(plan, result, now) if result.tokens and min(result.tokens) < 0 else []
+        for row in plan.rows:
+            if row.sequence.state is State.RUNNING:
+                self._advance(row, updates, now)
+        for sample, (sequence, token) in enumerate(zip(plan.samplers, result.tokens, strict=True)):
+            if sequence.state is not State.RUNNING:
+                continue
+            if sequence.first_token is None:
+                sequence.first_token = now
+            sequence.append(token)
+            reason = None
+            if sequence.known == len(sequence.tokens):
+                reason = FinishReason.LENGTH
+                self.finish(sequence, reason, now)
+            updates.append(Update(sequence, token, sample, reason))
+        return updates
+
+    def _refuse_bad(self, plan: StepPlan, result: StepResult, now: float) -> list[Update]:
+        """A row whose logits were not numbers ends its own request only, and its blocks are forgotten."""
+        updates: list[Update] = []
+        for sequence, token in zip(plan.samplers, result.tokens, strict=True):
+            if token < 0 and sequence.state is not State.FINISHED:
+                error = InternalError("the model produced no valid numbers for this request")
+                updates.extend(self.end(sequence.group, FinishReason.ERROR, now, error))
+        return updates
+
+    def _advance(self, row: Row, updates: list[Update], now: float) -> None:
+        sequence, stop, table = row.sequence, row.first + row.size, row.sequence.table
+        assert table is not None
+        if stop > sequence.peak:
+            group = sequence.group
+            group.computed_prompt += max(0, min(stop, group.prompt_tokens) - max(row.first, sequence.peak))
+            group.recomputed += max(0, sequence.peak - row.first)
+            sequence.peak = stop
+        else:
+            sequence.group.recomputed += row.size
+        sequence.computed = stop
+        if row.score_to > row.score_from:
+            sequence.scored = row.score_to
+        if stop - len(table.path) * self.kv.block_tokens >= self.kv.block_tokens:
+            self.kv.commit(table, sequence.tokens, stop)
+        if stop < sequence.known:
+            return
+        if not sequence.group.request.stop.max_tokens:
+            updates.extend(self.end(sequence.group, FinishReason.LENGTH, now))
+        elif sequence.followers:
+            self._fork(sequence)
+
+    def _fork(self, leader: Sequence) -> None:
+        """The prompt is computed: every further choice becomes a running sequence over the same blocks."""
+        assert leader.table is not None
+        for follower in leader.followers:
+            follower.start_tokens()
+            follower.table = self.kv.fork(leader.table, leader.computed)
+            follower.computed = follower.peak = leader.computed
+            follower.scored = leader.scored
+            follower.state = State.RUNNING
+            insort(self.running, follower, key=Sequence.order)
+        leader.followers = []
+
+    # ---- small parts ----------------------------------------------------------------------------------------
+
+    def _wait(self, sequence: Sequence, *, preempted: bool) -> None:
+        sequence.state = State.WAITING
+        self.waiting_count += 1 + len(sequence.followers)
+        self.waiting_tokens += sequence.known
+        priority, arrival, index = sequence.order()
+        heappush(self._waiting, (priority, 0 if preempted else 1, arrival, index, sequence))
+
+    def _uncount(self, sequence: Sequence) -> None:
+        self.waiting_count -= 1 + len(sequence.followers)
+        self.waiting_tokens -= sequence.known
+
+    def _give_up(self, sequence: Sequence, *, forget: bool = False) -> None:
+        assert sequence.table is not None
+        self.kv.release(sequence.table, forget=forget)
+        sequence.table = None
+
+    def _free_slot(self, sequence: Sequence) -> None:
+        if sequence.slot != NO_SLOT:
+            self._slots.append(sequence.slot)
+            sequence.slot = NO_SLOT
+
+    def _drop_stale(self) -> None:
+        self._waiting = [entry for entry in self._waiting if entry[-1].state is State.WAITING]
+        heapify(self._waiting)
+        self._stale = 0
+
+
+def _reuse(sequence: Sequence, computed: int) -> None:
+    """`computed` tokens are there without computing them; those never computed before count as cached."""
+    group = sequence.group
+    if computed > sequence.peak:
+        group.cached += max(0, min(computed, group.prompt_tokens) - min(sequence.peak, group.prompt_tokens))
+        sequence.peak = computed
+    sequence.computed = computed
+
+
+def all_groups(sequences: Iterable[Sequence]) -> list[Group]:
+    """The groups of these sequences, each once, in order."""
+    return list(dict.fromkeys(sequence.group for sequence in sequences))

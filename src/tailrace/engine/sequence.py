@@ -1,0 +1,129 @@
+"""One choice of a request as counters: tokens known, tokens computed. Owns no decision.
+
+    0 ............ computed ............ known ............ capacity
+    |  K/V in memory  |  known, to be computed  |  may still come  |
+
+A prompt that waits, a chunked prefill, a decode row, a preempted sequence are the same thing with other numbers:
+the scheduler lets `computed` catch up with `known`, and a token is sampled whenever it has.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+import numpy as np
+
+from tailrace.engine.kv.manager import BlockTable
+from tailrace.types import EngineFacts, FinishReason, GenerateRequest, Tokens
+
+NO_SLOT = -1
+
+
+class State(Enum):
+    WAITING = auto()  # no slot, no blocks
+    HELD = auto()  # a further choice of a prompt that its leader is computing
+    RUNNING = auto()  # has a slot and blocks
+    FINISHED = auto()
+
+
+class Sequence:
+    """`tokens` is one preallocated array; only its first `known` entries mean something.
+
+    `peak` is the most it ever had computed: rows below it are recomputation after a preemption.
+    `scored` counts prompt tokens whose log-probability is known, for requests that ask for it.
+    """
+
+    __slots__ = (
+        "computed", "finish", "finished", "first_token", "followers", "group", "index", "known", "peak",
+        "preemptions", "scored", "slot", "state", "table", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, group: Group, index: int) -> None:
+        self.group = group
+        self.index = index
+        self.state = State.WAITING
+        self.tokens: Tokens = _NOTHING
+        self.known = 0
+        self.computed = 0
+        self.peak = 0
+        self.scored = 1
+        self.preemptions = 0
+        self.slot = NO_SLOT
+        self.table: BlockTable | None = None
+        self.followers: list[Sequence] = []  # choices that start when this one's prompt is computed
+        self.finish: FinishReason | None = None
+        self.first_token: float | None = None
+        self.finished: float | None = None
+
+    @property
+    def todo(self) -> int:
+        return self.known - self.computed
+
+    @property
+    def generated(self) -> int:
+        return self.known - self.group.prompt_tokens
+
+    def start_tokens(self) -> None:
+        """Make the array: the prompt, and room for what may be generated."""
+        group = self.group
+        self.tokens = np.empty(group.prompt_tokens + group.request.stop.max_tokens, dtype=np.int32)
+        self.tokens[: group.prompt_tokens] = group.request.prompt
+        self.known = group.prompt_tokens
+
+    def append(self, token: int) -> None:
+        self.tokens[self.known] = token
+        self.known += 1
+
+    def order(self) -> tuple[int, int, int]:
+        """Place among the running: priority, then arrival, then choice; the last is preempted first."""
+        return (-self.group.request.priority, self.group.arrival, self.index)
+
+
+class Group:
+    """A request: one prompt, `n` sequences. Its prompt is computed once, by the first of them."""
+
+    __slots__ = (
+        "arrival", "cached", "computed_prompt", "key_seed", "preemptions", "prompt_tokens", "recomputed", "request",
+        "sequences", "started",
+    )  # fmt: skip
+
+    def __init__(self, request: GenerateRequest, arrival: int, key_seed: int) -> None:
+        """`key_seed` is the request's seed, or one drawn for it; `arrival` orders requests."""
+        self.request = request
+        self.arrival = arrival
+        self.key_seed = key_seed
+        self.prompt_tokens = len(request.prompt)
+        self.started: float | None = None
+        self.cached = 0
+        self.computed_prompt = 0
+        self.recomputed = 0
+        self.preemptions = 0
+        self.sequences = [Sequence(self, index) for index in range(request.n)]
+        leader = self.sequences[0]
+        leader.start_tokens()
+        leader.followers = self.sequences[1:]
+        for follower in leader.followers:
+            follower.state = State.HELD
+
+    @property
+    def wants_scores(self) -> bool:
+        return self.request.prompt_logprobs is not None
+
+    @property
+    def done(self) -> bool:
+        return all(sequence.state is State.FINISHED for sequence in self.sequences)
+
+    def facts(self, sequence: Sequence) -> EngineFacts:
+        assert sequence.finished is not None
+        return EngineFacts(
+            finished=sequence.finished,
+            started=self.started,
+            first_token=sequence.first_token,
+            cached_tokens=self.cached,
+            computed_prompt_tokens=self.computed_prompt,
+            recomputed_tokens=self.recomputed,
+            preemptions=self.preemptions,
+        )
+
+
+_NOTHING: Tokens = np.empty(0, dtype=np.int32)
