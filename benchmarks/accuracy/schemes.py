@@ -60,7 +60,8 @@ class Runner:
 
     def _mixed(self, name: str, x: F32) -> F32:
         limit = np.full(x.shape[1], 127, np.float32)
-        limit[self._rankings[self._scheme.ranking][name][: self._scheme.wide[name.split(".", maxsplit=1)[0]]]] = WIDE_LIMIT
+        count = self._scheme.wide[name.partition(".")[0]]
+        limit[self._rankings[self._scheme.ranking][name][:count]] = WIDE_LIMIT
         step = (np.abs(x) / limit).max(axis=1, keepdims=True)
         step[step == 0] = 1
         return np.rint(x / step) * step

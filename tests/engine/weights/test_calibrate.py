@@ -1,0 +1,129 @@
+"""The calibration pass against the reference forward pass, and the choice it makes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tailrace.engine.weights.calibrate import calibrate, channel_peaks, choose_wide, wide_count
+from tests.reference.arithmetic import FloatArithmetic
+from tests.reference.llama import LlamaReference
+from tests.tiny import write_tiny_gguf
+
+
+@dataclass(frozen=True)
+class Shape:
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    norm_eps: float
+
+
+class Recorder(FloatArithmetic):
+    def __init__(self):
+        self.peaks = {}
+
+    def linear(self, name, x, w):
+        self.peaks[name] = np.abs(x).max(axis=0)
+        return super().linear(name, x, w)
+
+
+class Source:
+    """The reference model's weights under the calibration's names, q and k rows in half-split order."""
+
+    def __init__(self, model):
+        self.model = model
+        self.asked = []
+
+    def __call__(self, name):
+        self.asked.append(name)
+        kind, _, layer = name.partition(".")
+        if kind == "final_norm":
+            return self.model.norms["final"]
+        if kind in ("attn_norm", "ffn_norm"):
+            return self.model.norms[f"{kind.removesuffix('_norm')}.{layer}"]
+        if kind in ("o", "down"):
+            return self.model.linears[name]
+        if kind in ("gate", "up"):
+            return np.split(self.model.linears[f"gate_up.{layer}"], 2)["gate up".split().index(kind)]
+        rows, kv_rows = self.model.heads * self.model.head_dim, self.model.kv_heads * self.model.head_dim
+        parts = np.split(self.model.linears[f"qkv.{layer}"], [rows, rows + kv_rows])
+        part = parts["qkv".index(kind)]
+        return part if kind == "v" else half_split(part, self.model.head_dim)
+
+
+def half_split(w, head_dim):
+    """Rows of each head from interleaved pairs (0, 1), (2, 3), ... to pairs (i, i + head_dim / 2)."""
+    return w.reshape(-1, head_dim // 2, 2, w.shape[1]).transpose(0, 2, 1, 3).reshape(w.shape)
+
+
+def tables(model, tokens):
+    frequency = model.rope_base ** (-np.arange(0, model.head_dim, 2) / model.head_dim)
+    angle = np.arange(tokens)[:, None] * frequency
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("calibrate") / "tiny.gguf"
+    return LlamaReference(write_tiny_gguf(path, layers=3, hidden=128, heads=4, kv_heads=2, ffn=192))
+
+
+@pytest.fixture(scope="module")
+def shape(model):
+    return Shape(model.layers, model.heads, model.kv_heads, model.head_dim, float(model.eps))
+
+
+IDS = [(7 * i * i + 3 * i) % 250 for i in range(40)]
+
+
+def test_peaks_are_those_of_the_reference_forward_pass(model, shape):
+    recorder = Recorder()
+    model.logits(IDS, recorder)
+    peaks = channel_peaks(shape, model.embedding[IDS], *tables(model, 64), Source(model))
+    assert peaks.keys() == recorder.peaks.keys()
+    for name, peak in peaks.items():
+        np.testing.assert_allclose(peak, recorder.peaks[name], rtol=2e-4, atol=1e-6, err_msg=name)
+
+
+def test_every_weight_is_asked_for_once_in_layer_order(model, shape):
+    source = Source(model)
+    calibrate(shape, model.embedding[IDS], *tables(model, 40), source)
+    layers = [int(name.partition(".")[2]) for name in source.asked[:-1]]
+    assert layers == sorted(layers)
+    assert len(source.asked) == len(set(source.asked)) == 9 * shape.layers + 1
+    assert source.asked[-1] == "final_norm"
+
+
+def test_every_linear_gets_its_wide_channels(model, shape):
+    wide = calibrate(shape, model.embedding[IDS], *tables(model, 40), Source(model))
+    kinds = ("qkv", "o", "gate_up", "down")
+    assert set(wide) == {f"{kind}.{layer}" for kind in kinds for layer in range(3)} | {"head"}
+    assert {name: channels.size for name, channels in wide.items() if name.endswith(".0")} == {
+        "qkv.0": wide_count(128),
+        "o.0": wide_count(128),
+        "gate_up.0": wide_count(128),
+        "down.0": wide_count(192),
+    }
+
+
+def test_the_largest_channels_are_chosen_in_ascending_order():
+    peak = np.random.default_rng(0).uniform(0, 1, 576).astype(np.float32)
+    loud = np.random.default_rng(1).permutation(576)[:60]
+    peak[loud] += 5
+    wide = choose_wide(peak)
+    assert wide.dtype == np.int32
+    assert wide.size == wide_count(576)
+    assert np.all(np.diff(wide) > 0)
+    assert set(loud) <= set(wide.tolist())
+    assert peak[wide].min() >= np.delete(peak, wide).max()
+
+
+@pytest.mark.parametrize("channels", [32, 64, 96, 128, 192, 576, 1536, 2048, 4096, 14336, 28672])
+def test_counts_are_whole_blocks_and_never_overflow_the_accumulator(channels):
+    count = wide_count(channels)
+    assert count % 64 == 0
+    assert 0 <= count <= channels
+    assert (channels - count) * 127 * 127 + count * 127 * 32512 < 2**31
+    assert choose_wide(np.arange(channels, dtype=np.float32)).tolist() == list(range(channels - count, channels))
