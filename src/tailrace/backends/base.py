@@ -21,7 +21,9 @@ class Backend(Protocol):
     name: str
     caps: Capabilities
 
-    def generate(self, request: GenerateRequest, *, deadline: float | None = None) -> AsyncIterator[Sequence[TokenEvent]]:
+    def generate(
+        self, request: GenerateRequest, *, deadline: float | None = None
+    ) -> AsyncIterator[Sequence[TokenEvent]]:
         """Yield the request's events, all those of one engine step together (one wake-up a step, not one a token)."""
         ...
 

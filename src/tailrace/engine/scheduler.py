@@ -148,6 +148,19 @@ class Scheduler:
                 updates.append(Update(sequence, None, -1, reason, error))
         return updates
 
+    def reset(self, groups: Iterable[Group], now: float) -> None:
+        """Begin anew after a broken invariant: these groups (all that live) are finished, the cache is empty."""
+        for sequence in (sequence for group in groups for sequence in group.sequences):
+            if sequence.state is not State.FINISHED:
+                sequence.state, sequence.finish, sequence.finished = State.FINISHED, FinishReason.ERROR, now
+                sequence.table, sequence.slot = None, NO_SLOT
+        self.running.clear()
+        self._waiting.clear()
+        self._slots = list(range(self.limits.max_sequences - 1, -1, -1))
+        self._stale = self.waiting_count = self.waiting_tokens = 0
+        self._blocked = None
+        self.kv.reset()
+
     @property
     def has_work(self) -> bool:
         return bool(self.running) or self.waiting_count > 0

@@ -30,11 +30,12 @@ class Sequence:
     """`tokens` is one preallocated array; only its first `known` entries mean something.
 
     `peak` is the most it ever had computed: rows below it are recomputation after a preemption.
-    `scored` counts prompt tokens whose log-probability is known, for requests that ask for it.
+    `scored` counts prompt tokens whose log-probability is known, for requests that ask for it. `closed`: its
+    terminal event is out.
     """
 
     __slots__ = (
-        "computed", "finish", "finished", "first_token", "followers", "group", "index", "known", "peak",
+        "closed", "computed", "finish", "finished", "first_token", "followers", "group", "index", "known", "peak",
         "preemptions", "scored", "slot", "state", "table", "tokens",
     )  # fmt: skip
 
@@ -51,6 +52,7 @@ class Sequence:
         self.slot = NO_SLOT
         self.table: BlockTable | None = None
         self.followers: list[Sequence] = []  # choices that start when this one's prompt is computed
+        self.closed = False
         self.finish: FinishReason | None = None
         self.first_token: float | None = None
         self.finished: float | None = None

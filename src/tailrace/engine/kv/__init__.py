@@ -1,0 +1,1 @@
+"""Paged KV blocks: reference counts, the prefix tree, and who holds what."""

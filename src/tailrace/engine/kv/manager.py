@@ -188,6 +188,13 @@ class KvManager:
         while self.tree.idle:
             self.pool.put_back(self.tree.evict().block)
 
+    def reset(self) -> None:
+        """Forget everything, whoever holds it."""
+        self.pool = BlockPool(self.pool.total)
+        self.tree = RadixTree()
+        self._copies.clear()
+        self._evictions.clear()
+
     def check(self, tables: list[BlockTable] | None = None) -> None:
         """Raise AssertionError unless the books balance; with all live `tables`, also that counts are theirs."""
         free = self.pool.free_blocks()

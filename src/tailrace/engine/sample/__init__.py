@@ -1,0 +1,1 @@
+"""Sampling: parameters per slot, noise keys, token histories."""

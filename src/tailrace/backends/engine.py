@@ -1,0 +1,188 @@
+"""Our own engine as a Backend: asyncio on this side, the engine's thread on the other.
+
+Owns the streams between the two. Each step's events cross with one `call_soon_threadsafe`; a reader that is slow
+finds several steps' events in one list, and never slows the engine down. Knows no queue policy: what is submitted
+is started as soon as slots and KV blocks allow, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import count
+
+from tailrace.clock import Clock
+from tailrace.engine.loop import Delivery, EngineLoop
+from tailrace.engine.parts import EngineParts
+from tailrace.engine.sequence import Group
+from tailrace.engine.stats import EngineStats
+from tailrace.errors import InvalidRequest, Unavailable
+from tailrace.types import Capabilities, GenerateRequest, Health, LoadReport, TokenEvent, Tokens
+
+_ABORT_GRACE = 10.0  # seconds for the engine to end everyone; one step is enough
+
+
+class _Stream:
+    """One request's events on their way to its reader. Lives until its last event, read or not."""
+
+    def __init__(self, choices: int) -> None:
+        self.open = choices  # without a terminal event yet
+        self.events: list[TokenEvent] = []
+        self.ready = asyncio.Event()
+
+    def push(self, events: list[TokenEvent]) -> int:
+        """Returns how many choices ended."""
+        self.events += events
+        ended = sum(event.finish is not None for event in events)
+        self.open -= ended
+        self.ready.set()
+        return ended
+
+    def take(self) -> list[TokenEvent]:
+        events, self.events = self.events, []
+        self.ready.clear()
+        return events
+
+
+class EngineBackend:
+    name = "engine"
+
+    def __init__(self, parts: EngineParts, model: str, clock: Clock, *, seeds: random.Random | None = None) -> None:
+        """`model` is the name it answers to; `seeds` draws a seed for requests that bring none."""
+        scheduler = parts.scheduler
+        limits = scheduler.limits
+        self.caps = Capabilities(
+            models=(model,),
+            max_context=limits.max_context,
+            vocab_size=limits.vocab_size,
+            max_sequences=limits.max_sequences,
+            features=frozenset({"tokens", "logprobs", "prompt_logprobs", "seed", "n", "prefix_cache"}),
+        )
+        self.engine = EngineLoop(
+            scheduler, parts.runner, tokenizer=parts.tokenizer, cost=parts.cost, clock=clock, deliver=self._deliver
+        )
+        self._scheduler = scheduler
+        self._cost = parts.cost
+        self._clock = clock
+        self._seeds = seeds or random.SystemRandom()
+        self._arrivals = count()
+        self._streams: dict[str, _Stream] = {}
+        self._choices = 0  # submitted and not ended
+        self._wakes: list[Callable[[], None]] = []
+        self._asyncio: asyncio.AbstractEventLoop | None = None
+        self._draining = False
+        self._empty = asyncio.Event()
+
+    @property
+    def stats(self) -> EngineStats:
+        return self.engine.stats
+
+    def start(self) -> None:
+        self.engine.start()
+
+    def close(self) -> None:
+        """Stop the engine's thread; requests that still run end with ABORT."""
+        self.engine.stop()
+
+    async def generate(
+        self, request: GenerateRequest, *, deadline: float | None = None
+    ) -> AsyncIterator[Sequence[TokenEvent]]:
+        """See Backend. At `deadline` (on the injected clock) the request is aborted."""
+        stream = self._submit(request)
+        try:
+            while stream.open or stream.events:
+                if not stream.events:
+                    await self._wait(stream, request.id, deadline)
+                yield stream.take()
+        finally:
+            if stream.open:
+                self.engine.abort(request.id)
+
+    async def abort(self, request_id: str) -> None:
+        self.engine.abort(request_id)
+
+    def load(self) -> LoadReport:
+        scheduler = self._scheduler
+        running = min(self._choices, scheduler.limits.max_sequences - scheduler.free_slots)
+        return LoadReport(
+            running=running,
+            waiting=self._choices - running,
+            prompt_tokens_waiting=scheduler.waiting_tokens,
+            kv_blocks_free=scheduler.kv.available,
+            kv_blocks_total=scheduler.kv.pool.total,
+            step_seconds=self._cost.step_seconds,
+            free_slots=max(0, scheduler.limits.max_sequences - self._choices),
+        )
+
+    def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
+        return self._scheduler.kv.match(tokens, salt)
+
+    def on_room(self, wake: Callable[[], None]) -> None:
+        self._wakes.append(wake)
+
+    async def health(self) -> Health:
+        health = self.engine.health()
+        return Health(False, "draining", health.detail) if health.ok and self._draining else health
+
+    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109
+        """See Backend. New requests are refused from now on."""
+        self._draining = True
+        if not await self._emptied(timeout):
+            self.engine.abort(None)
+            await self._emptied(_ABORT_GRACE)
+
+    def _submit(self, request: GenerateRequest) -> _Stream:
+        if self._draining:
+            raise Unavailable("the server is shutting down", retry_after=1.0)
+        self._scheduler.validate(request)
+        if request.id in self._streams:
+            raise InvalidRequest(f"a request with id {request.id!r} is already running", param="id")
+        if not self._streams:
+            self._asyncio = asyncio.get_running_loop()
+            self._empty.clear()
+        seed = request.sampling.seed
+        group = Group(request, next(self._arrivals), self._seeds.getrandbits(63) if seed is None else seed)
+        stream = self._streams[request.id] = _Stream(request.n)
+        self._choices += request.n
+        self.engine.submit(group)
+        return stream
+
+    async def _wait(self, stream: _Stream, request_id: str, deadline: float | None) -> None:
+        if deadline is None:
+            await stream.ready.wait()
+            return
+        try:
+            await asyncio.wait_for(stream.ready.wait(), max(0.0, deadline - self._clock.now()))
+        except TimeoutError:
+            self.engine.abort(request_id)
+            await stream.ready.wait()
+
+    async def _emptied(self, seconds: float) -> bool:
+        if not self._streams:
+            return True
+        try:
+            await asyncio.wait_for(self._empty.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def _deliver(self, delivery: Delivery) -> None:
+        """In the engine's thread: hand a step's events to asyncio."""
+        assert self._asyncio is not None
+        self._asyncio.call_soon_threadsafe(self._dispatch, delivery)
+
+    def _dispatch(self, delivery: Delivery) -> None:
+        ended = 0
+        for request_id, events in delivery.items():
+            stream = self._streams[request_id]
+            ended += stream.push(events)
+            if not stream.open:
+                del self._streams[request_id]
+        if not ended:
+            return
+        self._choices -= ended
+        if not self._streams:
+            self._empty.set()
+        for wake in self._wakes:
+            wake()

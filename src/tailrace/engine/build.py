@@ -1,0 +1,122 @@
+"""From settings and a model file to the parts of a running engine. The only place that wires them.
+
+Owns what is found out at start (KV capacity, step costs) and says it; decides nothing later.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tailrace import _native
+from tailrace.clock import Clock
+from tailrace.config import EngineConfig
+from tailrace.engine.calibrate import calibrate
+from tailrace.engine.capacity import kv_capacity
+from tailrace.engine.cost import F64, CostModel
+from tailrace.engine.kv.manager import KvManager
+from tailrace.engine.parts import EngineParts
+from tailrace.engine.runner import NativeRunner
+from tailrace.engine.scheduler import FixedBudget, Limits, Scheduler
+from tailrace.engine.weights.load import LoadedModel, load_model, recipe
+from tailrace.engine.weights.pack import Progress
+from tailrace.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+def build_engine(
+    path: Path,
+    config: EngineConfig,
+    clock: Clock,
+    *,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = log.info,
+) -> EngineParts:
+    """Load the model file and set the engine up. `cache_dir` keeps packed weights and measured costs for the next
+    start; `say` hears what was found out. Raises ModelFileError and ConfigError as `load_model` does."""
+    loaded = load_model(
+        path,
+        weights=config.weights,
+        isa=config.isa,
+        threads=config.threads,
+        max_context=config.max_context,
+        cache_dir=cache_dir,
+        progress=progress,
+    )
+    return assemble(loaded, Tokenizer.from_gguf(loaded.metadata), config, clock, cache_dir=cache_dir, say=say)
+
+
+def assemble(
+    loaded: LoadedModel,
+    tokenizer: Tokenizer,
+    config: EngineConfig,
+    clock: Clock,
+    *,
+    cache_dir: Path | None = None,
+    say: Callable[[str], None] = log.info,
+) -> EngineParts:
+    """The engine around a loaded model."""
+    size = _native.BLOCK_TOKENS
+    max_blocks = -(-loaded.max_context // size)
+    capacity = kv_capacity(
+        config.kv_memory,
+        _native.KvCache.bytes_per_block(loaded.native_spec),
+        max_blocks=max_blocks,
+        max_sequences=config.max_sequences,
+        block_tokens=size,
+    )
+    say(str(capacity))
+    limits = Limits(
+        max_sequences=config.max_sequences,
+        max_context=min(loaded.max_context, capacity.tokens),
+        vocab_size=loaded.spec.vocab,
+    )
+    if limits.max_context < loaded.max_context:
+        say(f"context bounded to {limits.max_context} tokens by the KV cache (the model has {loaded.max_context})")
+    kv = KvManager(capacity.blocks, max_blocks=max_blocks, block_tokens=size, prefix_cache=config.prefix_cache)
+    memory = _native.KvCache(loaded.model, capacity.blocks)
+    runner = NativeRunner(
+        loaded.model, memory, slots=config.max_sequences, max_blocks=max_blocks, end_ids=tokenizer.end_ids
+    )
+    slots, context = limits.max_sequences, limits.max_context
+    known = None if cache_dir is None else _cost_file(loaded, cache_dir)
+    cost = CostModel(
+        coefficients=_coefficients(known, lambda: calibrate(runner, kv, clock, slots=slots, max_context=context))
+    )
+    budget = FixedBudget(config.chunk_tokens) if config.chunk_tokens else cost
+    say(f"prefill chunks of up to {budget.chunk_tokens(0, 0)} tokens ({budget.chunk_tokens(1, 256)} beside decoding)")
+    return EngineParts(Scheduler(kv, limits, budget), runner, tokenizer, cost, loaded, capacity)
+
+
+def _cost_file(loaded: LoadedModel, folder: Path) -> Path:
+    """One file for each model, code, storage, variant and thread count: what step costs depend on."""
+    parts = (loaded.file_sha256[:16], recipe()[:8], loaded.weights, loaded.variant, str(loaded.team.threads))
+    return folder / "costs" / ("-".join(parts) + ".json")
+
+
+def _coefficients(path: Path | None, measure: Callable[[], F64]) -> F64:
+    """As an earlier start left them in `path`, else measured and left there."""
+    if path is None:
+        return measure()
+    try:
+        found = np.array(json.loads(path.read_text()), dtype=np.float64)
+        if found.shape == (5,) and np.isfinite(found).all() and (found >= 0).all():
+            return found
+    except (OSError, ValueError):
+        pass
+    measured = measure()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(measured.tolist()))
+        partial.replace(path)
+    except OSError as error:
+        log.warning("step costs could not be kept for the next start: %s", error)
+    return measured

@@ -1,0 +1,320 @@
+"""The engine's one thread: take in what was asked, plan, forward, sample, commit, hand over; sleep when idle.
+
+    inbox (submit, abort) -> plan -> forward -> sample -> commit -> texts -> one delivery
+
+Owns every Sequence while it lives; other threads only put commands into the inbox and read plain numbers. A fault
+in one request's processing ends that request; a fault of a step ends the sequences of that step; either way the
+loop goes on, and `health` tells when steps keep failing or one does not return. Refuses nothing: requests were
+validated before.
+
+The turn is cut so that planning step n+1 can move between `forward` and `sample` of step n: a plan holds its own
+positions, and `Scheduler.commit` passes over rows whose sequence has ended since.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from threading import Condition, Thread
+
+from tailrace.clock import Clock
+from tailrace.engine.answer import Answer
+from tailrace.engine.cost import CostModel
+from tailrace.engine.runner import Runner
+from tailrace.engine.scheduler import Scheduler
+from tailrace.engine.sequence import Group
+from tailrace.engine.stats import EngineStats
+from tailrace.engine.step import StepPlan, StepResult, Update
+from tailrace.errors import InternalError
+from tailrace.text.tokenizer import Tokenizer
+from tailrace.types import FinishReason, Health, TokenEvent
+
+Delivery = dict[str, list[TokenEvent]]  # by request id, events in order
+
+SWITCH_INTERVAL = 0.0005
+FAILURES_UNTIL_UNHEALTHY = 3
+STUCK_AFTER = 60.0  # seconds
+CHECK_EVERY = 10.0  # seconds between integrity checks when idle
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    group: Group
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    request_id: str | None  # None: everyone
+    asked: float
+
+
+class EngineLoop:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        *,
+        tokenizer: Tokenizer,
+        cost: CostModel,
+        clock: Clock,
+        deliver: Callable[[Delivery], None],
+    ) -> None:
+        """`deliver` is called in the loop's thread, at most once a step, with that step's events of all requests."""
+        self.scheduler = scheduler
+        self.cost = cost
+        self.stats = EngineStats()
+        self._runner = runner
+        self._tokenizer = tokenizer
+        self._clock = clock
+        self._deliver = deliver
+        self._answers: dict[str, Answer] = {}
+        self._inbox: list[_Submit | _Abort] = []
+        self._wake = Condition()
+        self._stopping = False
+        self._failures = 0  # in a row
+        self._busy_since: float | None = None
+        self._checked = clock.now()
+        self._thread: Thread | None = None
+        self._switch_interval = sys.getswitchinterval()
+
+    # ---- called from other threads --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread. Until `stop`, Python threads of this process also take turns more often.
+
+        When a native call ends while another thread runs Python, the loop waits for the interpreter up to the switch
+        interval, on every step. benchmarks/engine/step_overhead.py --contend measures it.
+        """
+        self._switch_interval = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        self._thread = Thread(target=self._run, name="tailrace-engine", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every request with ABORT, then the thread; returns when it has ended."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            sys.setswitchinterval(self._switch_interval)
+
+    def submit(self, group: Group) -> None:
+        """Queue a validated request with an id that no other live request has."""
+        self._put(_Submit(group))
+
+    def abort(self, request_id: str | None) -> None:
+        """End a request (None: all) before the next step. Unknown ids are ignored."""
+        self._put(_Abort(request_id, self._clock.now()))
+
+    @property
+    def live(self) -> int:
+        """Requests that have not had all their terminal events."""
+        return len(self._answers) + len(self._inbox)
+
+    def health(self) -> Health:
+        stats, now, busy = self.stats, self._clock.now(), self._busy_since
+        detail: dict[str, float | int | str] = {"steps": stats.steps, "failed_steps": stats.failed_steps}
+        if self._thread is None or not self._thread.is_alive():
+            return Health(False, "the engine thread is not running", detail)
+        if self._failures >= FAILURES_UNTIL_UNHEALTHY:
+            return Health(False, f"the last {self._failures} steps failed", detail)
+        if busy is not None and now - busy > STUCK_AFTER:
+            return Health(False, f"a step has been running for {now - busy:.0f} s", detail)
+        return Health(True, "", detail)
+
+    def _put(self, command: _Submit | _Abort) -> None:
+        with self._wake:
+            self._inbox.append(command)
+            self._wake.notify()
+
+    # ---- the thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            commands = self._take_in()
+            self.turn(commands)
+        self.turn([*self._take_in(), _Abort(None, self._clock.now())])
+
+    def _take_in(self) -> list[_Submit | _Abort]:
+        """The commands since the last turn; sleeps while there is nothing at all to do."""
+        if not self._inbox and not self.scheduler.has_work and not self._stopping:
+            self._rest()
+        with self._wake:
+            while not self._inbox and not self.scheduler.has_work and not self._stopping:
+                self._wake.wait()
+            commands, self._inbox = self._inbox, []
+        return commands
+
+    def turn(self, commands: Iterable[_Submit | _Abort] = ()) -> None:
+        """One round: commands, then one step if there is work. Public for tests and for the simulator's kin."""
+        started = self._clock.now()
+        out: Delivery = {}
+        for command in commands:
+            self._obey(command, out)
+        plan = self._plan(out)
+        seconds = 0.0
+        if plan is not None:
+            result, seconds = self._execute(plan, out)
+            if result is not None:
+                self._commit(plan, result, out)
+        if out:
+            self._hand_over(out)
+        self.stats.overhead_seconds += self._clock.now() - started - seconds
+
+    def _obey(self, command: _Submit | _Abort, out: Delivery) -> None:
+        if isinstance(command, _Submit):
+            self._accept(command.group, out)
+            return
+        wanted = command.request_id
+        for answer in [a for a in self._answers.values() if wanted is None or a.group.request.id == wanted]:
+            updates = self.scheduler.end(answer.group, FinishReason.ABORT, self._clock.now())
+            self.stats.count_abort(self._clock.now() - command.asked)
+            self._publish(updates, None, out)
+
+    def _accept(self, group: Group, out: Delivery) -> None:
+        request = group.request
+        try:
+            self._answers[request.id] = Answer(group, self._tokenizer)
+        except Exception as error:
+            log.exception("request %s could not be prepared", request.id)
+            events = [TokenEvent(i, finish=FinishReason.ERROR, error=_internal(error)) for i in range(request.n)]
+            out.setdefault(request.id, []).extend(events)
+            return
+        self.scheduler.submit(group)
+        if request.stop.max_tokens == 0 and not group.wants_scores:
+            self._publish(self.scheduler.end(group, FinishReason.LENGTH, self._clock.now()), None, out)
+
+    def _plan(self, out: Delivery) -> StepPlan | None:
+        try:
+            return self.scheduler.plan(self._clock.now())
+        except Exception as error:
+            log.exception("planning failed; all requests end")
+            self._start_over(error, out)
+            return None
+
+    def _execute(self, plan: StepPlan, out: Delivery) -> tuple[StepResult | None, float]:
+        started = self._busy_since = self._clock.now()
+        try:
+            self._runner.forward(plan)
+            result = self._runner.sample(plan)
+        except Exception as error:
+            log.exception("a step failed; its %d sequences end", len(plan.rows))
+            self._fail(plan, error, out)
+            return None, self._clock.now() - started
+        finally:
+            self._busy_since = None
+        seconds = self._clock.now() - started
+        self.cost.observe(plan.work, seconds)
+        self.stats.steps += 1
+        self.stats.step_seconds += seconds
+        self.stats.count_plan(plan)
+        self._failures = 0
+        return result, seconds
+
+    def _commit(self, plan: StepPlan, result: StepResult, out: Delivery) -> None:
+        try:
+            for scores in result.scores:
+                self._answers[scores.sequence.group.request.id].score(scores)
+            updates = self.scheduler.commit(plan, result, self._clock.now())
+        except Exception as error:
+            log.exception("a step could not be committed; all requests end")
+            self._start_over(error, out)
+            return
+        self._publish(updates, result, out)
+
+    def _publish(self, updates: Iterable[Update], result: StepResult | None, out: Delivery) -> None:
+        """Updates to events; a choice whose text ends it is finished here."""
+        now = self._clock.now()
+        for update in updates:
+            group = update.sequence.group
+            answer = self._answers.get(group.request.id)
+            if answer is None:  # ended in this very step by a fault of a sibling
+                continue
+            try:
+                event = answer.event(update, result)
+            except Exception as error:
+                log.exception("request %s failed", group.request.id)
+                self._end_broken(update, _internal(error), out)
+                continue
+            out.setdefault(group.request.id, []).append(event)
+            if event.finish is not None:
+                if update.finish is None:
+                    self.scheduler.finish(update.sequence, event.finish, now)
+                self._close(update, event)
+
+    def _close(self, update: Update, event: TokenEvent) -> None:
+        group = update.sequence.group
+        event.facts = group.facts(update.sequence)
+        update.sequence.closed = True
+        self.stats.finished += 1
+        if all(sequence.closed for sequence in group.sequences):
+            self._answers.pop(group.request.id, None)
+            self.stats.cached_tokens += group.cached
+            self.stats.recomputed_tokens += group.recomputed
+
+    def _end_broken(self, update: Update, error: Exception, out: Delivery) -> None:
+        """Text processing of a request failed: all its choices that have not ended end with the error."""
+        group = update.sequence.group
+        self.scheduler.end(group, FinishReason.ERROR, self._clock.now(), error)
+        self._close_all(group, error, out)
+
+    def _close_all(self, group: Group, error: Exception, out: Delivery) -> None:
+        for sequence in group.sequences:
+            if not sequence.closed:
+                event = TokenEvent(sequence.index, finish=FinishReason.ERROR, error=error)
+                out.setdefault(group.request.id, []).append(event)
+                self._close(Update(sequence, None, -1, FinishReason.ERROR, error), event)
+
+    def _fail(self, plan: StepPlan, error: Exception, out: Delivery) -> None:
+        """The step's sequences end; everyone else goes on if the KV books still balance."""
+        self.stats.failed_steps += 1
+        self._failures += 1
+        now = self._clock.now()
+        for group in dict.fromkeys(row.sequence.group for row in plan.rows):
+            self._publish(self.scheduler.end(group, FinishReason.ERROR, now, _internal(error)), None, out)
+        try:
+            self.scheduler.kv.check(self.scheduler.live_tables())
+        except AssertionError as broken:
+            log.error("KV cache inconsistent after a failed step: %s", broken)
+            self._start_over(error, out)
+
+    def _start_over(self, error: Exception, out: Delivery) -> None:
+        """Our own invariants broke: end everyone and begin with empty books."""
+        self._failures += 1
+        self.stats.failed_steps += 1
+        groups = [answer.group for answer in self._answers.values()]
+        self.scheduler.reset(groups, self._clock.now())
+        for group in groups:
+            self._close_all(group, _internal(error), out)
+
+    def _hand_over(self, out: Delivery) -> None:
+        try:
+            self._deliver(out)
+        except Exception:
+            log.exception("events could not be delivered")
+
+    def _rest(self) -> None:
+        """Going idle: prove now and then that nothing leaked."""
+        now = self._clock.now()
+        if now - self._checked < CHECK_EVERY:
+            return
+        self._checked = now
+        try:
+            self.scheduler.kv.check([])
+        except AssertionError as broken:
+            log.error("KV cache inconsistent when idle: %s; emptied", broken)
+            self.scheduler.reset([], now)
+
+
+def _internal(error: Exception) -> Exception:
+    if isinstance(error, InternalError):
+        return error
+    wrapped = InternalError("processing this request failed")
+    wrapped.__cause__ = error
+    return wrapped

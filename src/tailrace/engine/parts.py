@@ -1,0 +1,27 @@
+"""The parts of a running engine, as one value: what `build` makes and a backend runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.engine.capacity import Capacity
+from tailrace.engine.cost import CostModel
+from tailrace.engine.runner import Runner
+from tailrace.engine.scheduler import Scheduler
+from tailrace.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # an engine over a fake runner needs no native module
+    from tailrace.engine.weights.load import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """`loaded` and `capacity` are None for engines without weights."""
+
+    scheduler: Scheduler
+    runner: Runner
+    tokenizer: Tokenizer
+    cost: CostModel
+    loaded: LoadedModel | None = None
+    capacity: Capacity | None = None

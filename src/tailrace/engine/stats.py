@@ -1,0 +1,36 @@
+"""What the engine has done since its start, as plain numbers. Written by the loop thread only, read by anyone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.engine.step import StepPlan
+
+
+@dataclass(slots=True)
+class EngineStats:
+    steps: int = 0
+    failed_steps: int = 0
+    step_seconds: float = 0.0  # in forward and sample
+    overhead_seconds: float = 0.0  # planning, commit and hand-off of those steps
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    evictions: int = 0
+    finished: int = 0  # sequences that had their terminal event
+    aborts: int = 0
+    cancel_seconds: float = 0.0  # sum over aborts, from asking to blocks free
+    worst_cancel_seconds: float = 0.0
+
+    def count_plan(self, plan: StepPlan) -> None:
+        self.prefill_tokens += plan.work.prefill
+        self.decode_tokens += plan.work.decode
+        self.preemptions += len(plan.preemptions)
+        self.evictions += len(plan.evictions)
+
+    def count_abort(self, seconds: float) -> None:
+        self.aborts += 1
+        self.cancel_seconds += seconds
+        self.worst_cancel_seconds = max(self.worst_cancel_seconds, seconds)
