@@ -1,0 +1,1 @@
+"""Architectures as declarations, and the catalogue of models that have a name."""

@@ -184,6 +184,6 @@ def check_tensors(spec: ModelSpec, metadata: Metadata, ignored: tuple[str, ...] 
     extra = [name for name in found if name not in expected and not name.endswith(ignored)]
     if extra:
         raise metadata.error(
-            f"it has {len(extra)} tensors that a plain {spec.architecture} model does not, such as {extra[0]!r}; "
+            f"it has {len(extra)} tensor(s) that a plain {spec.architecture} model does not, such as {extra[0]!r}; "
             "leaving them out would give wrong answers."
         )

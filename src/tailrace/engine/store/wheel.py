@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from tailrace.engine.models.catalog import CatalogModel
-from tailrace.engine.weights.digest import sha256_file
+from tailrace.engine.store.digest import sha256_file
 from tailrace.errors import StoreError
 
 Progress = Callable[[str, int, int], None]  # stage, bytes done, bytes in all

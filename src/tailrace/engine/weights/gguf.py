@@ -129,17 +129,17 @@ class _Cursor:
         self.reading = "the preamble"
 
     def error(self, found: str) -> ModelFileError:
-        return ModelFileError(
-            f"{self.path} is damaged: {found} (byte {self.position}, {self.reading}). Fetch it again."
-        )
+        where = f"byte {self.position}, {self.reading}"
+        return ModelFileError(f"{self.path} is damaged: {found} ({where}). Fetch it again.")
+
+    def short(self, found: str) -> ModelFileError:
+        have = f"the file has {len(self.data)} bytes"
+        return ModelFileError(f"{self.path} is truncated or damaged: {self.reading}: {found}; {have}. Fetch it again.")
 
     def need(self, nbytes: int) -> None:
         left = len(self.data) - self.position
         if nbytes > left:
-            raise ModelFileError(
-                f"{self.path} is truncated or damaged: {self.reading} needs {nbytes} bytes at byte {self.position}, "
-                f"but the file has {len(self.data)} bytes ({left} left). Fetch it again."
-            )
+            raise self.short(f"{nbytes} bytes are needed at byte {self.position}, {left} are left")
 
     def scalar(self, code: str) -> Any:
         size = struct.calcsize("<" + code)
@@ -202,7 +202,7 @@ class _Cursor:
         except (struct.error, OverflowError):
             position = end + 1
         if position > end:
-            raise self.error(f"string {len(values)} of {count} reaches beyond the end of the file")
+            raise self.short(f"string {len(values)} of {count} reaches beyond the end of the file")
         self.position = position
         return values
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tailrace import _native
 from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.models.registry import describe
-from tailrace.engine.weights.digest import remembered_sha256, sha256_file
+from tailrace.engine.store.digest import remembered_sha256, sha256_file
 from tailrace.engine.weights.gguf import GgufFile
 from tailrace.engine.weights.pack import EMBEDDING, STORED_EMBEDDINGS, Progress, pack_weights
 from tailrace.engine.weights.packed_cache import CacheKey, Packed, PackedCache
