@@ -32,23 +32,7 @@ from tailrace.types import (
 
 END, START, TURN_END = 256, 257, 258
 BLOCK = 16  # tokens in a KV block of the fake
-_WORDS = [
-    "river",
-    "stone",
-    "lamp",
-    "쌈밥",
-    "Žďár",
-    "ไทย",
-    "𠮷野家",
-    "👩🏽\u200d🚀",
-    "the",
-    "and",
-    "over",
-    "under",
-    "seven",
-    "green",
-    "slow",
-]
+_WORDS = ("river", "stone", "lamp", "쌈밥", "Žďár", "ไทย", "𠮷野家", "👩🏽‍🚀", "the", "and", "over", "green", "slow")
 
 Script = Callable[[GenerateRequest, int], Iterable[int]]
 
@@ -129,6 +113,8 @@ class FakeBackend:
         self._step_seconds = step_seconds
         self._manual = manual
         self._jobs: list[_Job] = []  # in order of arrival, started or not
+        self._no_jobs = asyncio.Event()
+        self._no_jobs.set()
         self._prefixes: set[bytes] = set()
         self._wakes: list[Callable[[], None]] = []
 
@@ -141,6 +127,7 @@ class FakeBackend:
         job = _Job(request, [self._choice(request, i) for i in range(request.n)])
         self.prompts.append(request.prompt)
         self._jobs.append(job)
+        self._no_jobs.clear()
         self._start_waiting()
         try:
             while job.open:
@@ -149,6 +136,8 @@ class FakeBackend:
                     yield events
         finally:
             self._jobs.remove(job)
+            if not self._jobs:
+                self._no_jobs.set()
             self._room_changed()
 
     async def abort(self, request_id: str) -> None:
@@ -187,7 +176,7 @@ class FakeBackend:
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 - the contract's name
         try:
             async with asyncio.timeout(timeout):
-                await asyncio.gather(*(self._ended(job) for job in self._jobs))
+                await self._no_jobs.wait()
         except TimeoutError:
             for job in list(self._jobs):
                 await self.abort(job.request.id)
@@ -221,10 +210,6 @@ class FakeBackend:
             job.ticked.clear()
             await job.ticked.wait()
         job.steps_due = max(job.steps_due - 1, 0)
-
-    async def _ended(self, job: _Job) -> None:
-        while job in self._jobs:
-            await asyncio.sleep(self._step_seconds or 0.001)
 
     def _start_waiting(self) -> None:
         """Give slots to jobs in order of arrival; a large one is not overtaken."""

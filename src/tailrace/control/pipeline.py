@@ -82,6 +82,10 @@ class Pipeline:
 
     # --- the way in
 
+    def look(self) -> None:
+        """Refuse what the door would refuse, without taking a place: before a body is read. Raises as `door`."""
+        self._allow(at_the_door(1, self._occupancy(), self._config))
+
     def door(self, count: int = 1) -> Place:
         """Take `count` places before any work on the prompts. Raises QueueFull or Unavailable."""
         self._allow(at_the_door(count, self._occupancy(), self._config))

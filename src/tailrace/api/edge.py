@@ -1,0 +1,55 @@
+"""The outermost layer of a request: opens its Timeline, gives it an id, and is the last to catch what went wrong."""
+
+from __future__ import annotations
+
+import logging
+import re
+from uuid import uuid4
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tailrace.api.errors import error_response, internal_error
+from tailrace.clock import Clock
+from tailrace.observe.timeline import Timeline
+
+log = logging.getLogger(__name__)
+
+_SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+class Edge:
+    """`request.state` gets `timeline` and `request_id`; answers get `x-request-id` (the caller's own if it is sane)."""
+
+    def __init__(self, app: ASGIApp, clock: Clock) -> None:
+        self._app = app
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {}).update(timeline=Timeline(self._clock), request_id=request_id)
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            log.exception("request %s failed", request_id)
+            if started:
+                raise  # the server closes the connection: the client must not take half an answer for a whole one
+            await error_response(internal_error())(scope, receive, send_with_id)
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SAFE_ID.fullmatch(value):
+            return bytes(value).decode()
+    return f"req-{uuid4().hex}"

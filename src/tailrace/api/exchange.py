@@ -1,0 +1,173 @@
+"""One generating request from its body to the last byte of its answer, plain or streamed.
+
+The status is committed late: whatever is refused has its own status, also when a stream was asked for. A stream's 200
+goes out when the request is dispatched, or after `commit_after` of waiting; from then on a failure is an error event,
+which ends the stream without `[DONE]`. A client that leaves, in any phase, ends the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from fastapi import Request, Response
+from starlette.types import Receive, Scope, Send
+
+from tailrace.api.errors import internal_error
+from tailrace.api.sse import EventStream
+from tailrace.api.state import AppState
+from tailrace.api.wire import ClientGone, off_loop, read_body, while_connected
+from tailrace.control.session import Session
+from tailrace.errors import TailraceError
+from tailrace.observe.timeline import Phase, Timeline
+from tailrace.observe.timings import timings
+from tailrace.protocol.answer import Answer, error_event
+from tailrace.protocol.ask import Ask
+from tailrace.protocol.body import parse, unknown_fields
+from tailrace.protocol.sampling import Generation
+from tailrace.types import TokenEvent
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What differs between the generating routes. `prompts` counts the prompts of a body before any work on them."""
+
+    name: str
+    shape: type[Generation]
+    answer: type[Answer]
+    id_prefix: str
+    prompts: Callable[[Any], int]
+    ask: Callable[[Any, str, AppState], Ask]
+
+
+class Exchange(Response):
+    """Returned by a route; the work is done while it is sent."""
+
+    def __init__(self, state: AppState, route: Route, request: Request) -> None:
+        super().__init__()
+        self._state = state
+        self._route = route
+        self._request = request
+        self._id = f"{route.id_prefix}-{uuid4().hex}"
+        self._timeline: Timeline = request.state.timeline
+        self._outcome = "error"
+        self._extra: list[tuple[bytes, bytes]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._whole(receive, send)
+        except (ClientGone, asyncio.CancelledError):
+            self._outcome = "cancelled"
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise
+        except TailraceError as error:
+            self._outcome = _outcome(error)
+            raise
+        except Exception:
+            log.exception("request %s failed", self._request.state.request_id)
+            raise internal_error() from None
+        finally:
+            if self._timeline.close(self._outcome):
+                self._state.metrics.closed(self._timeline, self._route.name)
+
+    async def _whole(self, receive: Receive, send: Send) -> None:
+        self._state.pipeline.look()
+        body = await read_body(self._request.headers, receive, self._state.config.api.max_body_bytes)
+        await while_connected(receive, self._serve(body, send))
+
+    async def _serve(self, body: bytes, send: Send) -> None:
+        parsed = await off_loop(len(body), lambda: self._parse(body))
+        place = self._state.pipeline.door(self._route.prompts(parsed))
+        try:
+            self._timeline.enter(Phase.RENDER)
+            ask = await off_loop(len(body), lambda: self._route.ask(parsed, self._id, self._state))
+            session = Session(self._state.pipeline, place, ask.requests, self._timeline)
+        finally:
+            place.release()
+        answer = self._route.answer(ask, self._id, int(self._state.clock.wall()))
+        try:
+            await (self._stream if ask.stream else self._plain)(session, ask, answer, send)
+        finally:
+            await session.close()
+
+    def _parse(self, body: bytes) -> Generation:
+        parsed = parse(self._route.shape, body)
+        parsed.check(self._state.limits)
+        warning = unknown_fields(parsed)
+        if warning is not None:
+            self._extra.append((b"x-tailrace-warning", warning.encode()))
+        return parsed
+
+    async def _plain(self, session: Session, ask: Ask, answer: Answer, send: Send) -> None:
+        async for prompt, batch in session:
+            for event in batch:
+                answer.collect(prompt * ask.n + event.index, event)
+        usage = session.finish()
+        await session.close()
+        data = answer.body(usage, timings(self._timeline))
+        self._outcome = "ok"
+        length = (b"content-length", b"%d" % len(data))
+        headers = [(b"content-type", b"application/json"), length, *self._extra]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": data})
+
+    async def _stream(self, session: Session, ask: Ask, answer: Answer, send: Send) -> None:
+        await self._released(session)
+        out = EventStream(send, self._extra)
+        await out.open()
+        try:
+            last = await self._events(session, ask, answer, out)
+            self._outcome = "ok"
+        except TailraceError as error:
+            self._outcome = _outcome(error)
+            last = error_event(error.body())
+        except Exception:
+            log.exception("request %s failed while streaming", self._request.state.request_id)
+            last = error_event(internal_error().body())
+        await session.close()
+        await out.end(last)
+
+    async def _released(self, session: Session) -> None:
+        """Wait for dispatch, at most as long as the status may be held back."""
+        try:
+            async with asyncio.timeout(self._state.config.api.commit_after):
+                await session.released()
+        except TimeoutError:
+            pass
+
+    async def _events(self, session: Session, ask: Ask, answer: Answer, out: EventStream) -> bytes:
+        """Everything but the end of the stream, which is returned."""
+        item: tuple[int, Sequence[TokenEvent]] | None = await self._first(session, out)
+        while item is not None:
+            prompt, batch = item
+            data = b"".join([answer.chunk(prompt * ask.n + event.index, event) for event in batch])
+            if data:
+                await out.write(data)
+            item = await anext(session, None)
+        usage = session.finish()
+        return answer.end(usage, timings(self._timeline))
+
+    async def _first(self, session: Session, out: EventStream) -> tuple[int, Sequence[TokenEvent]]:
+        """The first events, with pings until they come. A timer for each later step would only cost."""
+        first = asyncio.ensure_future(anext(session))
+        try:
+            while not first.done():
+                await asyncio.wait((first,), timeout=self._state.config.api.ping_interval)
+                if not first.done():
+                    await out.ping()
+            return first.result()
+        finally:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+
+
+def _outcome(error: TailraceError) -> str:
+    if error.status in (429, 503):
+        return "rejected"
+    return "invalid" if error.status < 500 else "error"

@@ -1,0 +1,52 @@
+"""The tokenizer over HTTP, on the same path as the generating routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from tailrace.api.auth import authorize
+from tailrace.api.openapi import body_schema, errors
+from tailrace.api.state import AppState
+from tailrace.api.wire import off_loop, read_body
+from tailrace.protocol.body import parse
+from tailrace.protocol.schema import Detokenized, TokenList
+from tailrace.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+
+router = APIRouter(tags=["text"], dependencies=[Depends(authorize)])
+
+
+@router.post("/tokenize", responses={200: {"model": TokenList}, **errors()}, openapi_extra=body_schema(TokenizeRequest))
+async def tokenize(request: Request) -> Response:
+    """The ids that the engine would see for a prompt or for messages."""
+    state: AppState = request.app.state.tailrace
+    body = await _body(request, state)
+
+    def work() -> list[int]:
+        parsed = parse(TokenizeRequest, body)
+        ids: list[int] = parsed.tokens(state.template, state.tokenizer, state.limits).tolist()
+        return ids
+
+    ids = await off_loop(len(body), work)
+    return _json({"count": len(ids), "tokens": ids, "max_model_len": state.limits.max_context})
+
+
+@router.post(
+    "/detokenize", responses={200: {"model": Detokenized}, **errors()}, openapi_extra=body_schema(DetokenizeRequest)
+)
+async def detokenize(request: Request) -> Response:
+    """The text of token ids; bytes that are no whole characters become U+FFFD."""
+    state: AppState = request.app.state.tailrace
+    body = await _body(request, state)
+    text = await off_loop(len(body), lambda: parse(DetokenizeRequest, body).text(state.tokenizer, state.limits))
+    return _json({"prompt": text})
+
+
+async def _body(request: Request, state: AppState) -> bytes:
+    return await read_body(request.headers, request.receive, state.config.api.max_body_bytes)
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")

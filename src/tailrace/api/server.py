@@ -1,0 +1,110 @@
+"""The listening process: one socket, our own signals, a graceful end.
+
+uvicorn's own handling of SIGTERM closes the port first. Here the port stays open while running answers finish, so that
+new work is told 503 with Retry-After instead of a refused connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from tailrace.api.app import AppState, create_app
+from tailrace.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_WRITE_OUT = 3.0  # seconds for the last bytes of ended answers
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Service:
+    """`await run()` returns when the server has stopped: after `stop()`, or SIGTERM or SIGINT with `signals`."""
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._server = _Server(
+            uvicorn.Config(
+                create_app(state), http="httptools", ws="none", lifespan="off", log_config=None, access_log=False,
+                server_header=False, timeout_graceful_shutdown=int(_WRITE_OUT), timeout_keep_alive=75,
+            )
+        )  # fmt: skip
+        self._ending: asyncio.Task[None] | None = None
+        self._forced: asyncio.Task[None] | None = None
+
+    async def run(self, *, on_listening: Callable[[str], None] | None = None, signals: bool = True) -> None:
+        """Serve until stopped. `on_listening` gets the address, with the real port. Raises ConfigError when the
+        address cannot be had."""
+        listener = _bind(self._state.config.api.host, self._state.config.api.port)
+        host, port = listener.getsockname()[:2]
+        if on_listening is not None:
+            on_listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        with _handling(self.stop) if signals else contextlib.nullcontext():
+            await self._server.serve(sockets=[listener])
+        for task in (self._ending, self._forced):
+            if task is not None:
+                await asyncio.gather(task, return_exceptions=True)
+
+    def stop(self) -> None:
+        """First call: refuse new work, let running answers finish for the drain time. Second call: end them now."""
+        if self._ending is None:
+            self._state.pipeline.begin_drain()
+            self._ending = asyncio.create_task(self._end())
+        elif self._forced is None:
+            self._forced = asyncio.create_task(self._force())
+
+    async def _end(self) -> None:
+        log.info("stopping: refusing new work, finishing what runs")
+        await self._state.pipeline.drain(self._state.config.control.drain_timeout)
+        self._server.should_exit = True
+
+    async def _force(self) -> None:
+        log.warning("stopping now: running answers are ended")
+        self._server.should_exit = True
+        await self._state.pipeline.stop()
+        self._server.force_exit = True
+
+
+async def serve(state: AppState, *, on_listening: Callable[[str], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; see Service."""
+    await Service(state).run(on_listening=on_listening)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family[0], family[1])
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(family[4])
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}. Choose another --host or --port",
+            param="api.port",
+        ) from None
+    return listener
+
+
+@contextlib.contextmanager
+def _handling(stop: Callable[[], None]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    caught = (signal.SIGTERM, signal.SIGINT)
+    for number in caught:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)

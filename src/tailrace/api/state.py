@@ -1,0 +1,40 @@
+"""What the HTTP side works with, handed in whole: no globals, so that a process may hold several apps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tailrace.clock import Clock, SystemClock
+from tailrace.config import Config
+from tailrace.control.pipeline import Pipeline
+from tailrace.observe.metrics import Metrics
+from tailrace.protocol.ask import Template
+from tailrace.protocol.sampling import Limits
+from tailrace.text.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class AppState:
+    """`template` is None for a model without one. The model's names and bounds are the backend's capabilities."""
+
+    config: Config
+    pipeline: Pipeline
+    tokenizer: Tokenizer
+    template: Template | None
+    metrics: Metrics
+    clock: Clock = field(default_factory=SystemClock)
+    limits: Limits = field(init=False)
+    created: int = field(init=False)  # when the model was loaded, seconds since the epoch
+
+    def __post_init__(self) -> None:
+        caps, api = self.pipeline.backend.caps, self.config.api
+        self.created = int(self.clock.wall())
+        self.limits = Limits(
+            models=caps.models,
+            max_context=caps.max_context,
+            vocab_size=min(caps.vocab_size, self.tokenizer.vocab_size),
+            max_choices=min(api.max_choices, caps.max_sequences),
+            max_logprobs=api.max_logprobs,
+            max_stop_strings=api.max_stop_strings,
+            max_prompts=api.max_prompts,
+        )
