@@ -44,8 +44,8 @@ class Team {
     run_raw(call, &fn);
   }
 
-  // Inside run(): every member calls it; fn(task) is called once for each task 0 .. tasks-1 by some member; returns when all
-  // are done. Task i is claimed before task i + 1.
+  // Inside run(): calls fn(task) for tasks 0 .. tasks-1 that no other member has claimed. Every member calls it with the
+  // same number and then barrier(), after which all are done and the next each() may start.
   template <class F>
   void each(int tasks, F&& fn) {
     if (threads_ == 1) {
@@ -53,7 +53,6 @@ class Team {
       return;
     }
     for (int t = claim(); t < tasks; t = claim()) fn(t);
-    barrier();
   }
 
   // Inside run(): returns when every member has come.

@@ -1,0 +1,102 @@
+// One attention segment on 8-lane float machines. Included after vector_inl.h inside a variant's anonymous namespace.
+//
+// Rows go in strips of up to Ops::kRows. For a strip:
+//   scores[r][t] = sum_d q[r][d] * K[t][d]      ascending d, one accumulator per score
+//   p = 2^(s - max); keys past the row's own position weigh exactly 0
+//   sum: eight lanes over ascending t, then the fixed tree of sum_lanes
+//   out[r][d] = sum_t p[r][t] * V[t][d]         ascending t, one accumulator per output
+// Both products are Ops::dot_bf16: float rows times 16 bf16 columns stored as pairs. Leaving out keys that no row of the strip sees
+// adds nothing to these sums, so a strip's neighbours do not matter.
+
+struct Strip {
+  const float* q[8];    // row pointers
+  int visible[8];       // keys of this segment each row sees
+  int rows;
+  int longest;          // max of visible
+};
+
+inline Strip make_strip(const AttentionTask& task, int segment, int first_row, int rows) {
+  Strip strip;
+  strip.rows = rows;
+  strip.longest = 0;
+  const int head_dim = task.kv.layout.head_dim;
+  for (int r = 0; r < rows; ++r) {
+    const int position = (first_row + r) / task.group, head = (first_row + r) % task.group;
+    strip.q[r] = task.q + position * task.q_stride + head * head_dim;
+    int visible = task.first_position + position + 1 - segment * kSegmentTokens;
+    visible = visible < 0 ? 0 : visible > kSegmentTokens ? kSegmentTokens : visible;
+    strip.visible[r] = visible;
+    if (visible > strip.longest) strip.longest = visible;
+  }
+  return strip;
+}
+
+inline int32_t block_of(const AttentionTask& task, int segment, int token) {
+  return task.block_table[(segment * kSegmentTokens + token) / kBlockTokens];
+}
+
+template <class Ops>
+void strip_scores(const AttentionTask& task, int segment, const Strip& strip, float* scores) {
+  const int head_dim = task.kv.layout.head_dim;
+  for (int t = 0; t < strip.longest; t += 16) {
+    const uint8_t* keys = task.kv.keys(block_of(task, segment, t), task.kv_head) + (t % kBlockTokens) / 16 * 32 * head_dim;
+    Ops::dot_bf16(strip.rows, strip.q, keys, head_dim / 2, scores + t, kSegmentTokens, true);
+  }
+}
+
+// Scores -> weights in place; the tail up to the strip's last tile becomes 0.
+inline void row_softmax(float* s, int visible, int width, float* max, float* sum) {
+  const i32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  const f32x8 lowest = splat(-__builtin_inff());
+  f32x8 top = lowest;
+  for (int t = 0; t < visible; t += kLanes) {
+    const i32x8 seen = lane + t < visible;
+    const f32x8 x = from_bits((bits(load8(s + t)) & seen) | (bits(lowest) & ~seen));
+    store8(s + t, x);
+    top = max8(x, top);
+  }
+  *max = max_lanes(top);
+  f32x8 total = splat(0);
+  int t = 0;
+  for (; t < visible; t += kLanes) {
+    const f32x8 p = exp2_8(load8(s + t) - *max);
+    store8(s + t, p);
+    total += p;
+  }
+  for (; t < width; t += kLanes) store8(s + t, splat(0));
+  *sum = sum_lanes(total);
+}
+
+template <class Ops>
+void strip_values(const AttentionTask& task, int segment, const Strip& strip, const float* weights, float* out) {
+  const int head_dim = task.kv.layout.head_dim;
+  const float* rows[8];
+  for (int first = 0; first < strip.longest; first += kBlockTokens) {
+    const int left = strip.longest - first;
+    const int pairs = left >= kBlockTokens ? kBlockTokens / 2 : (left + 1) / 2;
+    const uint8_t* values = task.kv.values(block_of(task, segment, first), task.kv_head);
+    for (int r = 0; r < strip.rows; ++r) rows[r] = weights + r * kSegmentTokens + first;
+    for (int d = 0; d < head_dim; d += 16) {
+      Ops::dot_bf16(strip.rows, rows, values + d / 16 * kBlockTokens * 32, pairs, out + d, head_dim, first == 0);
+    }
+  }
+}
+
+template <class Ops>
+void attention_segment(const AttentionTask& task, int segment, const Partial& out, const Scratch& scratch) {
+  const int head_dim = task.kv.layout.head_dim, total = task.positions * task.group;
+  float* scores = reinterpret_cast<float*>(scratch.data);
+  for (int first = 0; first < total; first += Ops::kRows) {
+    const Strip strip = make_strip(task, segment, first, total - first < Ops::kRows ? total - first : Ops::kRows);
+    float* result = out.out + int64_t{first} * head_dim;
+    if (strip.longest == 0) {
+      for (int i = 0; i < strip.rows * head_dim; ++i) result[i] = 0;
+    }
+    strip_scores<Ops>(task, segment, strip, scores);
+    for (int r = 0; r < strip.rows; ++r) {
+      row_softmax(scores + r * kSegmentTokens, strip.visible[r], (strip.longest + 15) / 16 * 16, out.max + first + r,
+                  out.sum + first + r);
+    }
+    strip_values<Ops>(task, segment, strip, scores, result);
+  }
+}

@@ -1,0 +1,89 @@
+#include "executor.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "checks.h"
+#include "step.h"
+
+namespace tailrace {
+
+Model::Model(const Kernels& kernels, const Spec& spec, std::shared_ptr<Team> team)
+    : kernels_(kernels), spec_(spec), team_(std::move(team)), parts_(std::make_unique<Parts>()) {
+  check_spec(spec_);
+  parts_->layers.resize(spec_.layers);
+}
+
+Model::~Model() = default;
+
+void Model::set_embedding(EmbeddingFormat format, const uint8_t* rows, int64_t row_bytes) {
+  parts_->embedding = {format, rows, row_bytes, spec_.hidden};
+}
+
+void Model::set_rope(const float* cos, const float* sin, int rope_dim) {
+  check(rope_dim >= 2 && rope_dim % 2 == 0 && rope_dim <= spec_.head_dim, "cos: rope_dim must be even and at most head_dim");
+  const int64_t count = int64_t{spec_.max_positions} * (rope_dim / 2);
+  parts_->rope_dim = rope_dim;
+  parts_->cos.assign(cos, cos + count);
+  parts_->sin.assign(sin, sin + count);
+}
+
+void Model::set_norm(const std::string& name, const float* weight, int count) {
+  check(count == spec_.hidden, "weight of norm '" + name + "' must have " + std::to_string(spec_.hidden) + " values");
+  parts_->norm(name).assign(weight, weight + count);
+}
+
+void Model::set_linear(const std::string& name, Format format, int n, int k, const uint8_t* packed, size_t packed_bytes,
+                       const float* scale, const int32_t* wide, int wide_count) {
+  OwnedLinear& part = parts_->linear(name);
+  check_linear(spec_, name, n, k);
+  check_wide(wide, wide_count, k);
+  check((scale != nullptr) == (format != Format::bf16), "scale is needed for int8 and nib4, and only for them");
+  check(packed_bytes == kernels_.packed_bytes(format, n, k, wide_count),
+        "packed of '" + name + "' has " + std::to_string(packed_bytes) + " bytes, expected " +
+            std::to_string(kernels_.packed_bytes(format, n, k, wide_count)));
+  part.assign(format, n, k, packed, scale, wide, wide_count);
+}
+
+void Model::finish() {
+  const std::string missing = parts_->missing();
+  check(missing.empty(), "model is incomplete, missing: " + missing);
+  step_ = std::make_unique<Step>(kernels_, spec_, *parts_, *team_, counters_);
+}
+
+void Model::forward(KvCache& kv, const Batch& batch) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  check(step_ != nullptr, "model is not finished: call finish() after setting every part");
+  check_batch(spec_, kv, batch);
+  step_->run(kv, batch);
+}
+
+LogitsView Model::logits() const {
+  return step_ ? step_->logits() : LogitsView{nullptr, 0, spec_.vocab, round_up(spec_.vocab, kTileColumns)};
+}
+
+const float* Model::hidden() const { return step_ ? step_->hidden() : nullptr; }
+
+namespace {
+KvLayout layout_of(const Spec& spec) {
+  KvLayout layout;
+  layout.layers = spec.layers, layout.kv_heads = spec.kv_heads, layout.head_dim = spec.head_dim;
+  return layout;
+}
+}  // namespace
+
+KvCache::KvCache(const Spec& spec, int num_blocks) : layout_(layout_of(spec)), num_blocks_(num_blocks) {
+  check(num_blocks > 0, "num_blocks must be positive");
+  memory_.reserve(static_cast<size_t>(num_blocks) * layout_.block_bytes());
+}
+
+void KvCache::copy_blocks(const int32_t* src, const int32_t* dst, int count) {
+  for (int i = 0; i < count; ++i) {
+    check(src[i] >= 0 && src[i] < num_blocks_, "src holds a block out of range: " + std::to_string(src[i]));
+    check(dst[i] >= 0 && dst[i] < num_blocks_, "dst holds a block out of range: " + std::to_string(dst[i]));
+  }
+  const int64_t bytes = layout_.block_bytes();
+  for (int i = 0; i < count; ++i) std::memmove(base() + dst[i] * bytes, base() + src[i] * bytes, bytes);
+}
+
+}  // namespace tailrace

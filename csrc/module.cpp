@@ -1,0 +1,284 @@
+// Python bindings of the executor. Every argument is checked before native code sees it: a bad call raises, it never crashes.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
+#include "arrays.h"
+#include "checks.h"
+#include "cpu.h"
+#include "executor.h"
+#include "testing_bind.h"
+
+#if __has_include("sampler_bind.h")
+#include "sampler_bind.h"
+#define TAILRACE_HAVE_SAMPLER 1
+#endif
+
+namespace tailrace {
+
+namespace {
+
+using Wide = std::optional<AnyArray>;
+
+Format parse_format(const std::string& fmt) {
+  if (fmt == "int8") return Format::int8;
+  if (fmt == "nib4") return Format::nib4;
+  if (fmt == "bf16") return Format::bf16;
+  throw std::invalid_argument("fmt must be int8, nib4 or bf16, not '" + fmt + "'");
+}
+
+template <class T>
+T spec_value(const nb::dict& spec, const char* key) {
+  if (!spec.contains(key)) throw std::invalid_argument(std::string("spec has no ") + key);
+  T value{};
+  if (!nb::try_cast(nb::object(spec[key]), value)) throw std::invalid_argument(std::string("spec: ") + key + " is not a number of the right kind");
+  return value;
+}
+
+Spec parse_spec(const nb::dict& d) {
+  Spec s;
+  s.layers = spec_value<int>(d, "layers");
+  s.hidden = spec_value<int>(d, "hidden");
+  s.heads = spec_value<int>(d, "heads");
+  s.kv_heads = spec_value<int>(d, "kv_heads");
+  s.head_dim = spec_value<int>(d, "head_dim");
+  s.ffn = spec_value<int>(d, "ffn");
+  s.vocab = spec_value<int>(d, "vocab");
+  s.max_positions = spec_value<int>(d, "max_positions");
+  s.norm_eps = spec_value<float>(d, "norm_eps");
+  check_spec(s);
+  return s;
+}
+
+std::vector<std::string> names_of(const std::vector<const Kernels*>& tables) {
+  std::vector<std::string> names;
+  for (const Kernels* table : tables) names.push_back(table->name);
+  return names;
+}
+
+nb::dict features_dict() {
+  nb::dict d;
+  for (const auto& [name, present] : cpu_features()) d[name.c_str()] = present;
+  return d;
+}
+
+std::string preferred_format(const std::string& variant, const std::string& source) {
+  check(source == "affine4" || source == "other", "source must be affine4 or other");
+  return find_variant(variant).preferred(source == "affine4") == Format::nib4 ? "nib4" : "int8";
+}
+
+// ---- packing ----
+
+void check_input_width(int k) { check(k > 0 && k % 32 == 0, "w: the number of inputs must be a positive multiple of 32"); }
+
+template <class Pack>
+nb::object pack(const Kernels& kernels, Format format, int n, int k, int wide_count, Pack&& fill) {
+  check_input_width(k);
+  check(n > 0, "w must have rows");
+  NewArray<uint8_t> out({kernels.packed_bytes(format, n, k, wide_count)});
+  {
+    nb::gil_scoped_release release;
+    fill(out.data);
+  }
+  return out.object;
+}
+
+const int32_t* wide_channels(const AnyArray& wide, int k) {
+  const int32_t* data = array_data<int32_t>(wide, "wide", {kAnySize});
+  check_wide(data, axis_size(wide, "wide", 0), k);
+  return data;
+}
+
+nb::object pack_int8(const std::string& variant, const AnyArray& w, const AnyArray& wide) {
+  const Kernels& kernels = find_variant(variant);
+  const int8_t* data = array_data<int8_t>(w, "w", {kAnySize, kAnySize});
+  const int n = axis_size(w, "w", 0), k = axis_size(w, "w", 1), count = axis_size(wide, "wide", 0);
+  const int32_t* channels = wide_channels(wide, k);
+  return pack(kernels, Format::int8, n, k, count, [&](uint8_t* out) { kernels.pack_int8(data, n, k, channels, count, out); });
+}
+
+nb::object pack_nib4(const std::string& variant, const AnyArray& q, const AnyArray& a, const AnyArray& b, const AnyArray& wide) {
+  const Kernels& kernels = find_variant(variant);
+  const uint8_t* data = array_data<uint8_t>(q, "q", {kAnySize, kAnySize});
+  const int n = axis_size(q, "q", 0), k = axis_size(q, "q", 1), count = axis_size(wide, "wide", 0);
+  check_input_width(k);
+  const int16_t* slope = array_data<int16_t>(a, "a", {n, k / kNibbleGroup});
+  const int16_t* offset = array_data<int16_t>(b, "b", {n, k / kNibbleGroup});
+  const int32_t* channels = wide_channels(wide, k);
+  return pack(kernels, Format::nib4, n, k, count,
+              [&](uint8_t* out) { kernels.pack_nib4(data, slope, offset, n, k, channels, count, out); });
+}
+
+nb::object pack_bf16(const std::string& variant, const AnyArray& w) {
+  const Kernels& kernels = find_variant(variant);
+  const bf16* data = array_data<bf16>(w, "w", {kAnySize, kAnySize});
+  const int n = axis_size(w, "w", 0), k = axis_size(w, "w", 1);
+  return pack(kernels, Format::bf16, n, k, 0, [&](uint8_t* out) { kernels.pack_bf16(data, n, k, out); });
+}
+
+// ---- model ----
+
+Model* make_model(const std::string& variant, const nb::dict& spec, std::shared_ptr<Team> team) {
+  return new Model(find_variant(variant), parse_spec(spec), std::move(team));
+}
+
+void set_embedding(Model& model, const AnyArray& rows, const std::string& fmt) {
+  const int64_t vocab = model.spec().vocab, hidden = model.spec().hidden;
+  auto set = [&](EmbeddingFormat format, const void* data, int64_t row_bytes) {
+    model.set_embedding(format, static_cast<const uint8_t*>(data), row_bytes);
+  };
+  if (fmt == "f32") return set(EmbeddingFormat::f32, array_data<float>(rows, "rows", {vocab, hidden}), hidden * 4);
+  if (fmt == "f16") return set(EmbeddingFormat::f16, array_data<uint16_t>(rows, "rows", {vocab, hidden}), hidden * 2);
+  if (fmt == "bf16") return set(EmbeddingFormat::bf16, array_data<uint16_t>(rows, "rows", {vocab, hidden}), hidden * 2);
+  const int64_t bytes = hidden / 32 * 34;
+  if (fmt == "q8_0") return set(EmbeddingFormat::q8_0, array_data<uint8_t>(rows, "rows", {vocab, bytes}), bytes);
+  throw std::invalid_argument("fmt must be f32, f16, bf16 or q8_0, not '" + fmt + "'");
+}
+
+void set_rope(Model& model, const AnyArray& cos, const AnyArray& sin) {
+  const int64_t positions = model.spec().max_positions;
+  const float* cosines = array_data<float>(cos, "cos", {positions, kAnySize});
+  const int half = axis_size(cos, "cos", 1);
+  model.set_rope(cosines, array_data<float>(sin, "sin", {positions, half}), 2 * half);
+}
+
+void set_norm(Model& model, const std::string& name, const AnyArray& weight) {
+  model.set_norm(name, array_data<float>(weight, "weight", {kAnySize}), axis_size(weight, "weight", 0));
+}
+
+void set_linear(Model& model, const std::string& name, const std::string& fmt, int n, int k, const AnyArray& packed,
+                const std::optional<AnyArray>& scale, const Wide& wide) {
+  const uint8_t* bytes = array_data<uint8_t>(packed, "packed", {kAnySize});
+  const float* scales = scale ? array_data<float>(*scale, "scale", {n}) : nullptr;
+  const int32_t* channels = wide ? array_data<int32_t>(*wide, "wide", {kAnySize}) : nullptr;
+  model.set_linear(name, parse_format(fmt), n, k, bytes, packed.shape(0), scales, channels, wide ? axis_size(*wide, "wide", 0) : 0);
+}
+
+void forward(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray& row_starts, const AnyArray& first_positions,
+             const AnyArray& block_tables, const AnyArray& logit_rows) {
+  Batch batch;
+  batch.token_ids = array_data<int32_t>(token_ids, "token_ids", {kAnySize});
+  batch.rows = axis_size(token_ids, "token_ids", 0);
+  batch.first_positions = array_data<int32_t>(first_positions, "first_positions", {kAnySize});
+  batch.sequences = axis_size(first_positions, "first_positions", 0);
+  batch.row_starts = array_data<int32_t>(row_starts, "row_starts", {int64_t{batch.sequences} + 1});
+  batch.block_tables = array_data<int32_t>(block_tables, "block_tables", {batch.sequences, kAnySize});
+  batch.table_width = axis_size(block_tables, "block_tables", 1);
+  batch.logit_rows = array_data<int32_t>(logit_rows, "logit_rows", {kAnySize});
+  batch.logits = axis_size(logit_rows, "logit_rows", 0);
+  nb::gil_scoped_release release;
+  model.forward(kv, batch);
+}
+
+nb::object copy_logits(Model& model) {
+  std::unique_lock<std::mutex> lock(model.mutex(), std::defer_lock);
+  {
+    nb::gil_scoped_release release;
+    lock.lock();
+  }
+  const LogitsView view = model.logits();
+  NewArray<float> out({static_cast<size_t>(view.rows), static_cast<size_t>(view.vocab)});
+  for (int r = 0; r < view.rows; ++r) std::memcpy(out.data + int64_t{r} * view.vocab, view.row(r), sizeof(float) * view.vocab);
+  return out.object;
+}
+
+nb::object copy_hidden(Model& model) {
+  std::unique_lock<std::mutex> lock(model.mutex(), std::defer_lock);
+  {
+    nb::gil_scoped_release release;
+    lock.lock();
+  }
+  const size_t rows = model.logits().rows, hidden = model.spec().hidden;
+  NewArray<float> out({rows, hidden});
+  if (rows) std::memcpy(out.data, model.hidden(), sizeof(float) * rows * hidden);
+  return out.object;
+}
+
+nb::dict take_counters(Model& model) {
+  static const char* names[] = {"embed", "norm", "gemm", "attention", "head", "sample", "wait"};
+  Counters taken;
+  {
+    nb::gil_scoped_release release;
+    std::lock_guard<std::mutex> lock(model.mutex());
+    std::swap(taken, model.counters());
+  }
+  nb::dict d;
+  for (int i = 0; i < static_cast<int>(Part::count); ++i) d[names[i]] = taken.seconds[i];
+  d["steps"] = static_cast<double>(taken.steps);
+  return d;
+}
+
+void copy_blocks(KvCache& kv, const AnyArray& src, const AnyArray& dst) {
+  const int count = axis_size(src, "src", 0);
+  const int32_t* from = array_data<int32_t>(src, "src", {kAnySize});
+  const int32_t* to = array_data<int32_t>(dst, "dst", {count});
+  nb::gil_scoped_release release;
+  kv.copy_blocks(from, to, count);
+}
+
+int64_t bytes_per_block(const nb::dict& spec) {
+  const Spec s = parse_spec(spec);
+  KvLayout layout;
+  layout.layers = s.layers, layout.kv_heads = s.kv_heads, layout.head_dim = s.head_dim;
+  return layout.block_bytes();
+}
+
+void bind_packing(nb::module_& m) {
+  m.def("preferred_format", &preferred_format, nb::arg("variant"), nb::arg("source"));
+  m.def("pack_int8", &pack_int8, nb::arg("variant"), nb::arg("w"), nb::arg("wide"));
+  m.def("pack_nib4", &pack_nib4, nb::arg("variant"), nb::arg("q"), nb::arg("a"), nb::arg("b"), nb::arg("wide"));
+  m.def("pack_bf16", &pack_bf16, nb::arg("variant"), nb::arg("w"));
+}
+
+nb::class_<Model> bind_model(nb::module_& m) {
+  return nb::class_<Model>(m, "Model")
+      .def(nb::new_(&make_model), nb::arg("variant"), nb::arg("spec"), nb::arg("team"))
+      .def("set_embedding", &set_embedding, nb::arg("rows"), nb::arg("fmt"), nb::keep_alive<1, 2>())
+      .def("set_rope", &set_rope, nb::arg("cos"), nb::arg("sin"))
+      .def("set_norm", &set_norm, nb::arg("name"), nb::arg("weight"))
+      .def("set_linear", &set_linear, nb::arg("name"), nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("packed"),
+           nb::arg("scale").none(), nb::arg("wide").none(), nb::keep_alive<1, 6>())
+      .def("finish", &Model::finish)
+      .def("forward", &forward, nb::arg("kv"), nb::arg("token_ids"), nb::arg("row_starts"), nb::arg("first_positions"),
+           nb::arg("block_tables"), nb::arg("logit_rows"))
+      .def("logits", &copy_logits)
+      .def("hidden", &copy_hidden)
+      .def("counters", &take_counters);
+}
+
+void bind_cache(nb::module_& m) {
+  nb::class_<KvCache>(m, "KvCache")
+      .def("__init__", [](KvCache* self, Model& model, int num_blocks) { new (self) KvCache(model.spec(), num_blocks); },
+           nb::arg("model"), nb::arg("num_blocks"))
+      .def_prop_ro("num_blocks", &KvCache::num_blocks)
+      .def_prop_ro("block_bytes", [](const KvCache& kv) { return kv.layout().block_bytes(); })
+      .def("copy_blocks", &copy_blocks, nb::arg("src"), nb::arg("dst"))
+      .def_static("bytes_per_block", &bytes_per_block, nb::arg("spec"));
+}
+
+}  // namespace
+
+}  // namespace tailrace
+
+NB_MODULE(_native, m) {
+  using namespace tailrace;
+  m.attr("BLOCK_TOKENS") = kBlockTokens;
+  m.attr("SEGMENT_TOKENS") = kSegmentTokens;
+  m.def("cpu_features", &features_dict);
+  m.def("variants", [] { return names_of(runnable_variants()); });
+  m.def("test_variants", [] { return names_of(testable_variants()); });
+  nb::class_<Team>(m, "Team").def(nb::init<int>(), nb::arg("threads")).def_prop_ro("threads", &Team::threads);
+  bind_packing(m);
+  nb::class_<Model> model = bind_model(m);
+  bind_cache(m);
+  nb::module_ testing = m.def_submodule("testing", "Single kernels, for tests and benchmarks only.");
+  bind_testing(testing);
+#if defined(TAILRACE_HAVE_SAMPLER)
+  bind::bind_sampler(model, testing);
+#endif
+}

@@ -1,0 +1,62 @@
+// The named parts of a model.
+#include "checks.h"
+#include "step.h"
+
+namespace tailrace {
+
+void OwnedLinear::assign(Format format, int n, int k, const uint8_t* packed, const float* scales, const int32_t* channels,
+                         int count) {
+  const int n_pad = static_cast<int>(round_up(n, kTileColumns));
+  scale.assign(scales ? n_pad : 0, 0.0f);
+  if (scales) std::copy(scales, scales + n, scale.begin());
+  wide.assign(channels, channels + count);
+  mask.assign(k, 0);
+  for (int32_t channel : wide) mask[channel] = 0xFFFFFFFFu;
+  view = {format, n, n_pad, k, packed, scales ? scale.data() : nullptr, wide.data(), mask.data(), count};
+}
+
+Layer& Model::Parts::layer_of(const std::string& name) {
+  const std::string digits = name.substr(name.find('.') + 1);
+  const bool number = !digits.empty() && digits.size() < 6 && digits.find_first_not_of("0123456789") == std::string::npos;
+  check(number && std::stoul(digits) < layers.size(), "name '" + name + "' names a layer the model does not have");
+  return layers[std::stoul(digits)];
+}
+
+std::vector<float>& Model::Parts::norm(const std::string& name) {
+  if (name == "final") return final_norm;
+  if (name.rfind("attn.", 0) == 0) return layer_of(name).attn_norm;
+  if (name.rfind("ffn.", 0) == 0) return layer_of(name).ffn_norm;
+  throw std::invalid_argument("name '" + name + "' is not a norm: attn.N, ffn.N or final");
+}
+
+OwnedLinear& Model::Parts::linear(const std::string& name) {
+  if (name == "head") return head;
+  if (name.rfind("qkv.", 0) == 0) return layer_of(name).qkv;
+  if (name.rfind("o.", 0) == 0) return layer_of(name).o;
+  if (name.rfind("gate_up.", 0) == 0) return layer_of(name).gate_up;
+  if (name.rfind("down.", 0) == 0) return layer_of(name).down;
+  throw std::invalid_argument("name '" + name + "' is not a linear layer: qkv.N, o.N, gate_up.N, down.N or head");
+}
+
+std::string Model::Parts::missing() const {
+  std::string names;
+  auto need = [&names](bool present, const std::string& name) {
+    if (!present) names += (names.empty() ? "" : ", ") + name;
+  };
+  need(embedding.rows != nullptr, "embedding");
+  need(!cos.empty(), "rope");
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const std::string suffix = "." + std::to_string(i);
+    need(!layers[i].attn_norm.empty(), "attn" + suffix);
+    need(!layers[i].ffn_norm.empty(), "ffn" + suffix);
+    need(layers[i].qkv.set(), "qkv" + suffix);
+    need(layers[i].o.set(), "o" + suffix);
+    need(layers[i].gate_up.set(), "gate_up" + suffix);
+    need(layers[i].down.set(), "down" + suffix);
+  }
+  need(!final_norm.empty(), "final");
+  need(head.set(), "head");
+  return names;
+}
+
+}  // namespace tailrace

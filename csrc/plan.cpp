@@ -1,0 +1,111 @@
+#include "plan.h"
+
+#include <algorithm>
+
+namespace tailrace {
+
+namespace {
+
+// Consecutive rows of one sequence.
+struct Run {
+  int sequence, row, out_row, positions, first_position;
+};
+
+class Cutter {
+ public:
+  Cutter(const Spec& spec, int tile_rows, AttentionPlan& plan)
+      : kv_heads_(spec.kv_heads),
+        group_(spec.heads / spec.kv_heads),
+        tile_positions_(std::max(1, tile_rows / group_)),
+        plan_(plan) {}
+
+  void add(const Run& run) {
+    plan_.rows.resize(run.out_row + run.positions);
+    const int segments = segments_of(run);
+    // A run of one tile per head would leave most of the team idle over a long context: cut it by segments.
+    if (run.positions <= tile_positions_ && segments > 1) {
+      add_split(run, segments);
+      return;
+    }
+    for (int first = 0; first < run.positions; first += tile_positions_) {
+      Run part = run;
+      part.row += first, part.out_row += first, part.first_position += first;
+      part.positions = std::min(tile_positions_, run.positions - first);
+      for (int head = 0; head < kv_heads_; ++head) push(part, head, 0, segments_of(part), -1);
+    }
+  }
+
+  void longest_first() {
+    std::stable_sort(plan_.tiles.begin(), plan_.tiles.end(),
+                     [](const AttentionTile& a, const AttentionTile& b) { return cost(a) > cost(b); });
+  }
+
+ private:
+  static int segments_of(const Run& run) {
+    return static_cast<int>(ceil_div(run.first_position + run.positions, kSegmentTokens));
+  }
+  static int cost(const AttentionTile& t) { return t.positions * (t.last_segment - t.first_segment); }
+
+  void push(const Run& run, int head, int first_segment, int last_segment, int64_t partial) {
+    plan_.tiles.push_back({run.sequence, run.row, run.out_row, run.positions, run.first_position, head, first_segment,
+                           last_segment, partial});
+  }
+
+  void add_split(const Run& run, int segments) {
+    const int64_t stride = int64_t{run.positions} * group_;
+    for (int i = 0; i < run.positions; ++i) {
+      plan_.rows[run.out_row + i] = {segments, plan_.partials + int64_t{i} * group_, stride};
+    }
+    for (int head = 0; head < kv_heads_; ++head) {
+      for (int s = 0; s < segments; ++s, plan_.partials += stride) push(run, head, s, s + 1, plan_.partials);
+    }
+  }
+
+  const int kv_heads_, group_, tile_positions_;
+  AttentionPlan& plan_;
+};
+
+std::vector<RowPlace> place_rows(const Batch& batch) {
+  std::vector<RowPlace> places(batch.rows);
+  for (int s = 0; s < batch.sequences; ++s) {
+    const int32_t* table = batch.block_tables + int64_t{s} * batch.table_width;
+    for (int row = batch.row_starts[s]; row < batch.row_starts[s + 1]; ++row) {
+      const int position = batch.first_positions[s] + row - batch.row_starts[s];
+      places[row] = {position, table[position / kBlockTokens]};
+    }
+  }
+  return places;
+}
+
+void cut_logit_rows(const Batch& batch, Cutter& cutter) {
+  int sequence = 0;
+  for (int i = 0; i < batch.logits;) {
+    const int row = batch.logit_rows[i];
+    while (batch.row_starts[sequence + 1] <= row) ++sequence;
+    int next = i + 1;
+    while (next < batch.logits && batch.logit_rows[next] == row + next - i && batch.logit_rows[next] < batch.row_starts[sequence + 1]) {
+      ++next;
+    }
+    cutter.add({sequence, row, i, next - i, batch.first_positions[sequence] + row - batch.row_starts[sequence]});
+    i = next;
+  }
+}
+
+}  // namespace
+
+StepPlan make_plan(const Spec& spec, const Batch& batch, int tile_rows) {
+  StepPlan plan;
+  plan.places = place_rows(batch);
+  Cutter all(spec, tile_rows, plan.all);
+  for (int s = 0; s < batch.sequences; ++s) {
+    const int first = batch.row_starts[s];
+    all.add({s, first, first, batch.row_starts[s + 1] - first, batch.first_positions[s]});
+  }
+  all.longest_first();
+  Cutter logits(spec, tile_rows, plan.logits);
+  cut_logit_rows(batch, logits);
+  logits.longest_first();
+  return plan;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,40 @@
+// What a step will do, worked out once before the team starts: where each row lies in the cache and how attention is cut.
+#pragma once
+
+#include <vector>
+
+#include "executor.h"
+
+namespace tailrace {
+
+// A block of query positions of one sequence under one KV head, over segments [first_segment, last_segment).
+// `partial` < 0: the tile covers all its keys and writes the finished rows. Otherwise it covers one segment and leaves its
+// result at that index of the partial arrays, to be merged with its neighbours when the rows are quantized.
+struct AttentionTile {
+  int sequence, row, out_row, positions, first_position, kv_head;
+  int first_segment, last_segment;
+  int64_t partial;
+};
+
+// How to merge a row that was split over segments: partial(head, segment) of the row is first + (head / group * segments + segment)
+// * stride + head % group.
+struct SplitRow {
+  int segments = 0;  // 0: not split
+  int64_t first = 0, stride = 0;
+};
+
+struct AttentionPlan {
+  std::vector<AttentionTile> tiles;
+  std::vector<SplitRow> rows;  // by out_row
+  int64_t partials = 0;
+};
+
+struct StepPlan {
+  std::vector<RowPlace> places;
+  AttentionPlan all;     // every row
+  AttentionPlan logits;  // rows that need logits: enough for the last layer; out_row is the index among them
+};
+
+StepPlan make_plan(const Spec& spec, const Batch& batch, int tile_rows);
+
+}  // namespace tailrace

@@ -1,0 +1,305 @@
+#include "step.h"
+
+#include <algorithm>
+#include <chrono>
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+namespace tailrace {
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+FloatView blocked(float* data, int64_t rows, int width) { return {data, width, rows * width, width}; }
+FloatView row_major(float* data, int64_t stride) { return {data, kTileColumns, kTileColumns, stride}; }
+
+}  // namespace
+
+Model::Step::Step(const Kernels& kernels, const Spec& spec, const Parts& parts, Team& team, Counters& counters)
+    : kernels_(kernels), spec_(spec), parts_(parts), team_(team), counters_(counters), group_(spec.heads / spec.kv_heads) {
+  tile_rows_ = std::max(kernels_.attention_rows / group_, 1) * group_;
+  logits_ = {nullptr, 0, spec.vocab, round_up(spec.vocab, kTileColumns)};
+  space_.scratch.resize(team.threads());
+  for (Memory& memory : space_.scratch) memory.reserve(scratch_bytes());
+}
+
+// A member's scratch: two attention partials, then the kernels' own.
+size_t Model::Step::scratch_bytes() const {
+  const int max_k = std::max({spec_.hidden, spec_.ffn, spec_.heads * spec_.head_dim});
+  const size_t partials = 2 * sizeof(float) * static_cast<size_t>(round_up(tile_rows_ * (spec_.head_dim + 2), 16));
+  return partials + kernels_.scratch_bytes(max_k, spec_.head_dim, group_);
+}
+
+size_t Model::Step::rows_bytes(int m) const {
+  size_t most = 0;
+  auto see = [&](const OwnedLinear& w) {
+    most = std::max(most, kernels_.rows_bytes(w.view.format, m, w.view.k, w.view.wide_count));
+  };
+  for (const Layer& layer : parts_.layers) see(layer.qkv), see(layer.o), see(layer.gate_up), see(layer.down);
+  see(parts_.head);
+  return most;
+}
+
+void Model::Step::reserve(const Batch& batch) {
+  const size_t f = sizeof(float), m = batch.rows, r = batch.logits, hidden = spec_.hidden;
+  const size_t heads = static_cast<size_t>(spec_.heads) * spec_.head_dim;
+  const size_t partials = std::max(plan_.all.partials, plan_.logits.partials);
+  space_.residual.reserve(m * hidden * f);
+  space_.kept.reserve(r * hidden * f);
+  space_.rows.reserve(rows_bytes(batch.rows));
+  space_.steps.reserve(round_up(m, 32) * f);
+  space_.qkv.reserve(m * (heads + 2 * static_cast<size_t>(spec_.kv_heads) * spec_.head_dim) * f);
+  space_.q.reserve(m * heads * f);
+  space_.attention.reserve(m * heads * f);
+  space_.delta.reserve(m * round_up(hidden, kTileColumns) * f);
+  space_.activated.reserve(m * spec_.ffn * f);
+  space_.logits.reserve(r * logits_.stride * f);
+  space_.hidden.reserve(r * hidden * f);
+  space_.partial_max.reserve(partials * f);
+  space_.partial_sum.reserve(partials * f);
+  space_.partial_out.reserve(partials * spec_.head_dim * f);
+}
+
+// One member's walk through the step. Every member makes the same calls in the same order.
+class Model::Step::Member {
+ public:
+  Member(Step& step, KvCache& kv, const Batch& batch, int member)
+      : step_(step),
+        kernels_(step.kernels_),
+        spec_(step.spec_),
+        parts_(step.parts_),
+        space_(step.space_),
+        batch_(batch),
+        lead_(member == 0),
+        rows_{space_.rows.data(), space_.steps.as<float>(), batch.rows} {
+    kv_.base = kv.base();
+    kv_.layout = kv.layout();
+    split_scratch(space_.scratch[member]);
+  }
+
+  void walk() {
+    if (kernels_.enter) kernels_.enter();
+    if (lead_) mark_ = now();
+    const int last = spec_.layers - 1;
+    for (int i = 0; i < last; ++i) layer(i);
+    qkv(last);
+    if (batch_.logits > 0) {
+      keep_logit_rows();
+      attention(parts_.layers[last], step_.plan_.logits, batch_.logits);
+      feed_forward(parts_.layers[last], batch_.logits);
+      head();
+    }
+    if (kernels_.leave) kernels_.leave();
+  }
+
+ private:
+  void split_scratch(const Memory& memory) {
+    const int rows = step_.tile_rows_, head_dim = spec_.head_dim;
+    const int64_t floats = round_up(int64_t{rows} * (head_dim + 2), 16);
+    float* base = memory.as<float>();
+    for (Partial* p : {&total_, &next_}) {
+      *p = {base, base + rows, base + 2 * rows};
+      base += floats;
+    }
+    scratch_ = {reinterpret_cast<uint8_t*>(base), memory.bytes() - 2 * floats * sizeof(float)};
+  }
+
+  // Runs a phase and books the time: work to `part`, idling to wait.
+  template <class F>
+  void phase(Part part, int tasks, F&& fn) {
+    step_.team_.each(tasks, fn);
+    if (lead_) book(part);
+    step_.team_.barrier();
+    if (lead_) book(Part::wait);
+  }
+
+  void book(Part part) {
+    const double t = now();
+    step_.counters_.seconds[static_cast<int>(part)] += t - mark_;
+    mark_ = t;
+  }
+
+  // Rows in tasks of a few, so that claiming costs little and the tail stays short.
+  template <class F>
+  void each_row(Part part, int rows, F&& fn) {
+    const int chunk = std::clamp(rows / (8 * step_.team_.threads()), 1, 16);
+    phase(part, static_cast<int>(ceil_div(rows, chunk)), [&](int task) {
+      for (int row = task * chunk; row < std::min(rows, (task + 1) * chunk); ++row) fn(row);
+    });
+  }
+
+  void multiply(Part part, const OwnedLinear& w, FloatView out, int rows, bool silu = false) {
+    rows_.m = rows;
+    const GemmTask task{&w.view, rows_, out, silu};
+    const int threads = step_.team_.threads();
+    phase(part, kernels_.gemm_tasks(w.view, rows, threads), [&](int i) { kernels_.gemm(task, i, threads, scratch_); });
+  }
+
+  NormTask norm_task(const std::vector<float>& weight, const OwnedLinear& consumer, FloatView delta) {
+    NormTask task;
+    task.residual = residual_;
+    task.hidden = spec_.hidden;
+    task.delta = delta;
+    task.weight = weight.data();
+    task.eps = spec_.norm_eps;
+    task.consumer = &consumer.view;
+    task.out = rows_;
+    return task;
+  }
+
+  FloatView delta(int rows) const { return blocked(space_.delta.as<float>(), rows, kTileColumns); }
+
+  void layer(int i) {
+    qkv(i);
+    attention(parts_.layers[i], step_.plan_.all, batch_.rows);
+    feed_forward(parts_.layers[i], batch_.rows);
+  }
+
+  // Norm, projections, and K and V of the new rows into the cache.
+  void qkv(int i) {
+    const Layer& layer = parts_.layers[i];
+    const int rows = batch_.rows;
+    const NormTask norm = norm_task(layer.attn_norm, layer.qkv, i == 0 ? FloatView{} : delta(rows));
+    each_row(i == 0 ? Part::embed : Part::norm, rows, [&](int row) {
+      if (i == 0) kernels_.embed_row(parts_.embedding, batch_.token_ids[row], residual_ + int64_t{row} * spec_.hidden);
+      kernels_.norm_row(norm, row, scratch_);
+    });
+    const FloatView out = blocked(space_.qkv.as<float>(), rows, kTileColumns);
+    multiply(Part::gemm, layer.qkv, out, rows);
+    kv_.layer = i;
+    const RopeTask rope = rope_task(out);
+    each_row(Part::attention, rows, [&](int row) { kernels_.rope_row(rope, row, scratch_); });
+  }
+
+  RopeTask rope_task(FloatView qkv) const {
+    RopeTask task;
+    task.qkv = qkv;
+    task.heads = spec_.heads;
+    task.rope_dim = parts_.rope_dim;
+    task.cos = parts_.cos.data();
+    task.sin = parts_.sin.data();
+    task.places = step_.plan_.places.data();
+    task.kv = kv_;
+    task.q = space_.q.as<float>();
+    task.q_scale = static_cast<float>(1.4426950408889634 / __builtin_sqrt(static_cast<double>(spec_.head_dim)));
+    return task;
+  }
+
+  void attention(const Layer& layer, const AttentionPlan& plan, int rows) {
+    phase(Part::attention, static_cast<int>(plan.tiles.size()), [&](int i) { tile(plan.tiles[i]); });
+    const int width = spec_.heads * spec_.head_dim;
+    const QuantTask quant{row_major(space_.attention.as<float>(), width), &layer.o.view, rows_};
+    each_row(Part::attention, rows, [&](int row) {
+      if (plan.rows[row].segments > 0) merge_row(plan.rows[row], row);
+      kernels_.quantize_row(quant, row, scratch_);
+    });
+    multiply(Part::gemm, layer.o, delta(rows), rows);
+  }
+
+  AttentionTask attention_task(const AttentionTile& tile) const {
+    const int head_dim = spec_.head_dim, group = step_.group_;
+    AttentionTask task;
+    task.q_stride = int64_t{spec_.heads} * head_dim;
+    task.q = space_.q.as<float>() + tile.row * task.q_stride + int64_t{tile.kv_head} * group * head_dim;
+    task.positions = tile.positions;
+    task.group = group;
+    task.first_position = tile.first_position;
+    task.kv_head = tile.kv_head;
+    task.kv = kv_;
+    task.block_table = batch_.block_tables + int64_t{tile.sequence} * batch_.table_width;
+    return task;
+  }
+
+  Partial partial_at(int64_t index) const {
+    return {space_.partial_max.as<float>() + index, space_.partial_sum.as<float>() + index,
+            space_.partial_out.as<float>() + index * spec_.head_dim};
+  }
+
+  float* attention_out(int row, int head) const {
+    return space_.attention.as<float>() + (int64_t{row} * spec_.heads + head) * spec_.head_dim;
+  }
+
+  void tile(const AttentionTile& tile) {
+    const AttentionTask task = attention_task(tile);
+    if (tile.partial >= 0) {
+      kernels_.attention_segment(task, tile.first_segment, partial_at(tile.partial), scratch_);
+      return;
+    }
+    const int rows = tile.positions * task.group;
+    kernels_.attention_segment(task, tile.first_segment, total_, scratch_);
+    for (int s = tile.first_segment + 1; s < tile.last_segment; ++s) {
+      kernels_.attention_segment(task, s, next_, scratch_);
+      kernels_.attention_merge(total_, next_, rows, spec_.head_dim);
+    }
+    for (int r = 0; r < rows; ++r) {
+      float* out = attention_out(tile.out_row + r / task.group, tile.kv_head * task.group + r % task.group);
+      kernels_.attention_finish(total_, r, spec_.head_dim, out);
+    }
+  }
+
+  void merge_row(const SplitRow& split, int row) {
+    for (int head = 0; head < spec_.heads; ++head) {
+      const int64_t first = split.first + int64_t{head / step_.group_} * split.segments * split.stride + head % step_.group_;
+      const Partial total = partial_at(first);
+      for (int s = 1; s < split.segments; ++s) kernels_.attention_merge(total, partial_at(first + s * split.stride), 1, spec_.head_dim);
+      kernels_.attention_finish(total, 0, spec_.head_dim, attention_out(row, head));
+    }
+  }
+
+  void feed_forward(const Layer& layer, int rows) {
+    const NormTask norm = norm_task(layer.ffn_norm, layer.gate_up, delta(rows));
+    each_row(Part::norm, rows, [&](int row) { kernels_.norm_row(norm, row, scratch_); });
+    const FloatView activated = blocked(space_.activated.as<float>(), rows, kTileColumns / 2);
+    multiply(Part::gemm, layer.gate_up, activated, rows, true);
+    const QuantTask quant{activated, &layer.down.view, rows_};
+    each_row(Part::norm, rows, [&](int row) { kernels_.quantize_row(quant, row, scratch_); });
+    multiply(Part::gemm, layer.down, delta(rows), rows);
+  }
+
+  // From here on only rows that need logits go on.
+  void keep_logit_rows() {
+    float* kept = space_.kept.as<float>();
+    each_row(Part::norm, batch_.logits, [&](int i) {
+      std::memcpy(kept + int64_t{i} * spec_.hidden, residual_ + int64_t{batch_.logit_rows[i]} * spec_.hidden,
+                  sizeof(float) * spec_.hidden);
+    });
+    residual_ = kept;
+  }
+
+  void head() {
+    NormTask norm = norm_task(parts_.final_norm, parts_.head, delta(batch_.logits));
+    norm.normed = space_.hidden.as<float>();
+    each_row(Part::norm, batch_.logits, [&](int row) { kernels_.norm_row(norm, row, scratch_); });
+    multiply(Part::head, parts_.head, row_major(space_.logits.as<float>(), step_.logits_.stride), batch_.logits);
+  }
+
+  Step& step_;
+  const Kernels& kernels_;
+  const Spec& spec_;
+  const Parts& parts_;
+  Workspace& space_;
+  const Batch& batch_;
+  const bool lead_;
+  QuantRows rows_;
+  KvView kv_;
+  float* residual_ = space_.residual.as<float>();
+  Partial total_, next_;
+  Scratch scratch_;
+  double mark_ = 0;
+};
+
+void Model::Step::run(KvCache& kv, const Batch& batch) {
+  plan_ = make_plan(spec_, batch, kernels_.attention_rows);
+  reserve(batch);
+  logits_.data = space_.logits.as<float>();
+  logits_.rows = batch.logits;
+  team_.run([&](int member) { Member(*this, kv, batch, member).walk(); });
+  ++counters_.steps;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,72 @@
+// The parts of a model and the step that runs them. Private to the executor.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "executor.h"
+#include "plan.h"
+
+namespace tailrace {
+
+// A Linear with the small arrays it points to.
+struct OwnedLinear {
+  Linear view;
+  std::vector<float> scale;
+  std::vector<int32_t> wide;
+  std::vector<uint32_t> mask;
+  void assign(Format format, int n, int k, const uint8_t* packed, const float* scale, const int32_t* wide, int wide_count);
+  bool set() const { return view.packed != nullptr; }
+};
+
+struct Layer {
+  std::vector<float> attn_norm, ffn_norm;
+  OwnedLinear qkv, o, gate_up, down;
+};
+
+struct Model::Parts {
+  EmbedTask embedding;
+  std::vector<float> cos, sin, final_norm;
+  int rope_dim = 0;
+  std::vector<Layer> layers;
+  OwnedLinear head;
+
+  std::vector<float>& norm(const std::string& name);   // throws naming an unknown part
+  OwnedLinear& linear(const std::string& name);
+  std::string missing() const;                         // names of unset parts, separated by ", "
+ private:
+  Layer& layer_of(const std::string& name);
+};
+
+// Memory of a step; grows to the largest batch seen.
+struct Workspace {
+  Memory residual, kept, rows, steps, qkv, q, attention, delta, activated, logits, hidden;
+  Memory partial_max, partial_sum, partial_out;
+  std::vector<Memory> scratch;  // by member
+};
+
+struct Model::Step {
+ public:
+  Step(const Kernels& kernels, const Spec& spec, const Parts& parts, Team& team, Counters& counters);
+  void run(KvCache& kv, const Batch& batch);
+  LogitsView logits() const { return logits_; }
+  const float* hidden() const { return space_.hidden.as<float>(); }
+
+ private:
+  class Member;
+  void reserve(const Batch& batch);
+  size_t rows_bytes(int m) const;
+  size_t scratch_bytes() const;
+
+  const Kernels& kernels_;
+  const Spec& spec_;
+  const Parts& parts_;
+  Team& team_;
+  Counters& counters_;
+  Workspace space_;
+  StepPlan plan_;
+  LogitsView logits_;
+  int group_, tile_rows_;
+};
+
+}  // namespace tailrace

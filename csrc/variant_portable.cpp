@@ -1,0 +1,104 @@
+// The variant for any CPU: plain loops in the shape the compiler can vectorize, and the readable version of every kernel.
+#include "kernels.h"
+
+namespace tailrace {
+namespace {
+
+#include "vector_inl.h"
+#include "rows_inl.h"
+#include "attention_inl.h"
+#include "gemm_inl.h"
+
+inline int16_t nibble_weight(int q, int16_t a, int16_t b) {
+  return static_cast<int16_t>(static_cast<int16_t>(a * q + b) >> 6);
+}
+
+// Weights of 32 inputs x 16 outputs as int16 [16 pairs][16][2].
+inline void expand_group(const uint8_t* group, int16_t* out) {
+  int16_t factors[2 * kPanel];
+  __builtin_memcpy(factors, group, sizeof factors);
+  for (int pair = 0; pair < kNibbleGroup / 2; ++pair) {
+    const uint8_t* words = group + 64 + pair / 2 * 32;
+    for (int j = 0; j < kPanel; ++j) {
+      const int16_t a = factors[factor_index(j)], b = factors[kPanel + factor_index(j)];
+      for (int i = 0; i < 2; ++i) {
+        const int byte = words[((j % 8) * 2 + i) * 2 + pair % 2];
+        out[(pair * kPanel + j) * 2 + i] = nibble_weight(j < 8 ? byte & 15 : byte >> 4, a, b);
+      }
+    }
+  }
+}
+
+struct PortableOps {
+  static constexpr int kRows = 6;
+
+  static void expand_int8(const uint8_t* panel, int k0, int k1, int16_t* out) {
+    const int8_t* from = reinterpret_cast<const int8_t*>(panel) + int64_t{k0} * kPanel;
+    for (int i = 0; i < (k1 - k0) * kPanel; ++i) out[i] = from[i];
+  }
+
+  static void expand_nib4(const uint8_t* panel, int k0, int k1, int16_t* out) {
+    for (int g = k0 / kNibbleGroup; g < k1 / kNibbleGroup; ++g, out += kNibbleGroup * kPanel) {
+      expand_group(panel + int64_t{g} * kNibbleGroupBytes, out);
+    }
+  }
+
+  static void dot_int16(int rows, const int16_t* x, int64_t stride, const int16_t* panel, int pairs, int32_t* sums, bool first) {
+    for (int r = 0; r < rows; ++r) {
+      int32_t acc[kPanel];
+      for (int j = 0; j < kPanel; ++j) acc[j] = first ? 0 : sums[r * kTileColumns + j];
+      for (int p = 0; p < pairs; ++p) {
+        const int32_t a = x[r * stride + 2 * p], b = x[r * stride + 2 * p + 1];
+        const int16_t* w = panel + p * kPanel * 2;
+        for (int j = 0; j < kPanel; ++j) acc[j] += w[2 * j] * a + w[2 * j + 1] * b;
+      }
+      for (int j = 0; j < kPanel; ++j) sums[r * kTileColumns + j] = acc[j];
+    }
+  }
+
+  static void stream_int8(int rows, const int16_t* x, int k, const uint8_t* panel, int32_t* sums) {
+    int16_t wide[kNibbleGroup * kPanel];
+    for (int c = 0; c < k; c += kNibbleGroup) {
+      expand_int8(panel, c, c + kNibbleGroup, wide);
+      dot_int16(rows, x + c, k, wide, kNibbleGroup / 2, sums, c == 0);
+    }
+  }
+
+  static void stream_nib4(int rows, const int16_t* x, int k, const uint8_t* panel, int32_t* sums) {
+    int16_t wide[kNibbleGroup * kPanel];
+    for (int c = 0; c < k; c += kNibbleGroup) {
+      expand_nib4(panel, c, c + kNibbleGroup, wide);
+      dot_int16(rows, x + c, k, wide, kNibbleGroup / 2, sums, c == 0);
+    }
+  }
+
+  static void dot_bf16(int rows, const float* const* x, const uint8_t* panel, int pairs, float* out, int64_t stride, bool first) {
+    for (int r = 0; r < rows; ++r) {
+      float acc[kPanel];
+      for (int j = 0; j < kPanel; ++j) acc[j] = first ? 0.0f : out[r * stride + j];
+      for (int p = 0; p < pairs; ++p) {
+        uint32_t w[kPanel];
+        __builtin_memcpy(w, panel + p * 64, sizeof w);
+        const float a = x[r][2 * p], b = x[r][2 * p + 1];
+        for (int j = 0; j < kPanel; ++j) {
+          float even, odd;
+          const uint32_t low = w[j] << 16, high = w[j] & 0xFFFF0000u;
+          __builtin_memcpy(&even, &low, 4);
+          __builtin_memcpy(&odd, &high, 4);
+          acc[j] += even * a;
+          acc[j] += odd * b;
+        }
+      }
+      for (int j = 0; j < kPanel; ++j) out[r * stride + j] = acc[j];
+    }
+  }
+};
+
+}  // namespace
+
+const Kernels* portable_kernels() {
+  static const Kernels table = make_kernels<PortableOps>("portable", false);
+  return &table;
+}
+
+}  // namespace tailrace

@@ -1,0 +1,208 @@
+"""A tiny random model in both forms: the native one and a float64 NumPy one that follows the canonical arithmetic loosely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tailrace import _native
+
+F32 = npt.NDArray[np.float32]
+BLOCK = _native.BLOCK_TOKENS
+
+
+@dataclass(frozen=True)
+class Dims:
+    layers: int = 2
+    hidden: int = 64
+    heads: int = 3
+    kv_heads: int = 1
+    head_dim: int = 32
+    ffn: int = 128
+    vocab: int = 77
+    max_positions: int = 1200
+    norm_eps: float = 1e-5
+
+    def spec(self) -> Any:
+        return dict(self.__dict__)
+
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        shapes: dict[str, tuple[int, int]] = {}
+        for i in range(self.layers):
+            shapes[f"qkv.{i}"] = (q + 2 * kv, self.hidden)
+            shapes[f"o.{i}"] = (self.hidden, q)
+            shapes[f"gate_up.{i}"] = (2 * self.ffn, self.hidden)
+            shapes[f"down.{i}"] = (self.hidden, self.ffn)
+        shapes["head"] = (self.vocab, self.hidden)
+        return shapes
+
+
+def to_bf16(x: npt.ArrayLike) -> npt.NDArray[np.uint16]:
+    u = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((u + 0x7FFF + ((u >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_bf16(x: npt.NDArray[np.uint16]) -> F32:
+    return (x.astype(np.uint32) << 16).view(np.float32)
+
+
+@dataclass
+class Weights:
+    """Canonical weights: int8 [N, K] with a scale a row (or bf16), and the float matrices they stand for."""
+
+    dims: Dims
+    formats: dict[str, str]
+    w8: dict[str, npt.NDArray[np.int8]] = field(default_factory=dict)
+    nibbles: dict[str, tuple[Any, Any, Any]] = field(default_factory=dict)
+    bits: dict[str, npt.NDArray[np.uint16]] = field(default_factory=dict)
+    scale: dict[str, F32] = field(default_factory=dict)
+    wide: dict[str, npt.NDArray[np.int32]] = field(default_factory=dict)
+    dense: dict[str, F32] = field(default_factory=dict)
+    norms: dict[str, F32] = field(default_factory=dict)
+    embedding: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    cos: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    sin: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+
+
+def random_nibbles(rng: np.random.Generator, n: int, k: int) -> tuple[Any, Any, Any, npt.NDArray[np.int8]]:
+    q = rng.integers(0, 16, (n, k), dtype=np.uint8)
+    a = rng.integers(-1000, 1000, (n, k // 32), dtype=np.int16)
+    b = (-a.astype(np.int32) * 7 + rng.integers(-100, 100, a.shape)).astype(np.int16)
+    w = (np.repeat(a, 32, 1).astype(np.int32) * q + np.repeat(b, 32, 1)) >> 6
+    return q, a, b, np.clip(w, -128, 127).astype(np.int8)
+
+
+def random_weights(dims: Dims, fmt: str = "int8", seed: int = 0) -> Weights:
+    rng = np.random.default_rng(seed)
+    weights = Weights(dims, {})
+    for name, (n, k) in dims.shapes().items():
+        weights.formats[name] = fmt
+        weights.wide[name] = np.sort(rng.choice(k, 64 if k > 64 else 0, replace=False)).astype(np.int32)
+        if fmt == "bf16":
+            weights.bits[name] = to_bf16(rng.normal(size=(n, k)) / np.sqrt(k))
+            weights.dense[name] = from_bf16(weights.bits[name])
+            continue
+        if fmt == "nib4":
+            *parts, w = random_nibbles(rng, n, k)
+            weights.nibbles[name] = (parts[0], parts[1], parts[2])
+        else:
+            w = rng.integers(-127, 128, (n, k), dtype=np.int8)
+        weights.w8[name] = w
+        weights.scale[name] = rng.uniform(0.5, 1.5, n).astype(np.float32) / np.float32(70 * np.sqrt(k))
+        weights.dense[name] = w.astype(np.float32) * weights.scale[name][:, None]
+    for i in range(dims.layers):
+        weights.norms[f"attn.{i}"] = rng.uniform(0.5, 1.5, dims.hidden).astype(np.float32)
+        weights.norms[f"ffn.{i}"] = rng.uniform(0.5, 1.5, dims.hidden).astype(np.float32)
+    weights.norms["final"] = rng.uniform(0.5, 1.5, dims.hidden).astype(np.float32)
+    weights.embedding = rng.normal(size=(dims.vocab, dims.hidden)).astype(np.float32)
+    angle = np.arange(dims.max_positions)[:, None] / 10000 ** (np.arange(dims.head_dim // 2) * 2 / dims.head_dim)
+    weights.cos, weights.sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    return weights
+
+
+def pack(variant: str, weights: Weights, name: str) -> npt.NDArray[np.uint8]:
+    if name in weights.bits:
+        return _native.pack_bf16(variant, weights.bits[name])
+    if name in weights.nibbles:
+        return _native.pack_nib4(variant, *weights.nibbles[name], weights.wide[name])
+    return _native.pack_int8(variant, weights.w8[name], weights.wide[name])
+
+
+def native_model(variant: str, weights: Weights, threads: int = 1) -> _native.Model:
+    model = _native.Model(variant, weights.dims.spec(), _native.Team(threads))
+    model.set_embedding(weights.embedding, "f32")
+    model.set_rope(weights.cos, weights.sin)
+    for name, norm in weights.norms.items():
+        model.set_norm(name, norm)
+    for name, (n, k) in weights.dims.shapes().items():
+        wide = None if name in weights.bits else weights.wide[name]
+        model.set_linear(name, weights.formats[name], n, k, pack(variant, weights, name), weights.scale.get(name), wide)
+    model.finish()
+    return model
+
+
+def i32(values: Any) -> npt.NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+class Session:
+    """One sequence on a native model: its blocks, and feeding tokens in chunks."""
+
+    def __init__(self, model: _native.Model, kv: _native.KvCache, blocks: list[int]) -> None:
+        self.model, self.kv, self.blocks, self.done = model, kv, blocks, 0
+
+    def feed(self, tokens: list[int]) -> F32:
+        """Logits of every fed token."""
+        n = len(tokens)
+        self.model.forward(self.kv, i32(tokens), i32([0, n]), i32([self.done]), i32([self.blocks]), i32(range(n)))
+        self.done += n
+        return self.model.logits()
+
+
+def run_chunked(model: _native.Model, tokens: list[int], chunk: int, blocks: list[int] | None = None) -> F32:
+    """Logits of every token, fed `chunk` at a time."""
+    need = -(-len(tokens) // BLOCK)
+    blocks = blocks or list(range(need))
+    session = Session(model, _native.KvCache(model, max(blocks) + 1), blocks)
+    return np.concatenate([session.feed(tokens[i : i + chunk]) for i in range(0, len(tokens), chunk)])
+
+
+# ---- the same model in NumPy ----
+
+
+def _rms_norm(x: Any, weight: Any, eps: float) -> Any:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def _rotate(x: Any, cos: Any, sin: Any) -> Any:
+    half = x.shape[-1] // 2
+    a, b = x[..., :half], x[..., half:]
+    c, s = cos[: len(x), None], sin[: len(x), None]
+    return np.concatenate([a * c - b * s, b * c + a * s], -1)
+
+
+def _attention(dims: Dims, qkv: Any, weights: Weights) -> Any:
+    t, hd, group = len(qkv), dims.head_dim, dims.heads // dims.kv_heads
+    parts = qkv.reshape(t, -1, hd)
+    q = _rotate(parts[:, : dims.heads], weights.cos, weights.sin)
+    k = _rotate(parts[:, dims.heads : dims.heads + dims.kv_heads], weights.cos, weights.sin)
+    v = parts[:, dims.heads + dims.kv_heads :]
+    out = np.zeros_like(q)
+    mask = np.triu(np.full((t, t), -np.inf), 1)
+    for h in range(dims.heads):
+        s = q[:, h] @ k[:, h // group].T / np.sqrt(hd) + mask
+        p = np.exp(s - s.max(-1, keepdims=True))
+        out[:, h] = p @ v[:, h // group] / p.sum(-1, keepdims=True)
+    return out.reshape(t, -1)
+
+
+def _quantized(weights: Weights, name: str, x: Any) -> Any:
+    """What quantization makes of the activations, in float64."""
+    if name in weights.bits:
+        return from_bf16(to_bf16(x)).astype(np.float64)
+    wide = np.zeros(x.shape[-1], bool)
+    wide[weights.wide[name]] = True
+    limit = np.where(wide, 32512.0, 127.0)
+    step = (np.abs(x) / limit).max(-1, keepdims=True)
+    return np.rint(x / step) * step
+
+
+def numpy_logits(weights: Weights, tokens: list[int]) -> Any:
+    dims = weights.dims
+
+    def linear(name: str, x: Any) -> Any:
+        return _quantized(weights, name, x) @ weights.dense[name].T.astype(np.float64)
+
+    x = weights.embedding[tokens].astype(np.float64)
+    for i in range(dims.layers):
+        normed = _rms_norm(x, weights.norms[f"attn.{i}"], dims.norm_eps)
+        x = x + linear(f"o.{i}", _attention(dims, linear(f"qkv.{i}", normed), weights))
+        normed = _rms_norm(x, weights.norms[f"ffn.{i}"], dims.norm_eps)
+        both = linear(f"gate_up.{i}", normed).reshape(len(x), -1, 2, 16)
+        gate, up = both[:, :, 0].reshape(len(x), -1), both[:, :, 1].reshape(len(x), -1)
+        x = x + linear(f"down.{i}", gate / (1 + np.exp(-gate)) * up)
+    return linear("head", _rms_norm(x, weights.norms["final"], dims.norm_eps))
