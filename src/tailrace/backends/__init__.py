@@ -1,0 +1,1 @@
+"""Transports to whatever generates tokens, all behind the contract of `base`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tailrace.errors import ContextLengthExceeded
 from tailrace.protocol.sampling import Limits
@@ -40,14 +40,15 @@ class TextModel(Protocol):
 
 
 class Template(Protocol):
+    """The part of a chat template that requests need; `text.template` says what it raises."""
+
     def render(
         self,
-        messages: Sequence[Mapping[str, object]],
+        messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        variables: Mapping[str, object] | None = None,
+        **variables: Any,
     ) -> str: ...
 
 

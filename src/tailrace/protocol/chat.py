@@ -10,11 +10,14 @@ from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_size
 from tailrace.protocol.body import Part, Shape
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_model
+from tailrace.text.template import NO_TEMPLATE
 from tailrace.text.tokenizer import clean_text
 from tailrace.types import GenerateRequest
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 _OTHER_PARTS = frozenset(("image_url", "input_image", "input_audio", "audio", "video_url", "file", "refusal"))
+
+_OWN_VARIABLES = frozenset(("messages", "add_generation_prompt", "continue_final_message", "tools"))
 
 
 class ContentPart(Part):
@@ -25,7 +28,8 @@ class ContentPart(Part):
 
 
 class Message(Part):
-    """One turn. Text parts are joined with a line break. Which orders of roles are allowed, the template decides."""
+    """One turn. Content is text, or text parts (joined by line ends for templates that know no parts). Which orders of
+    roles are allowed is the template's decision."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -48,14 +52,10 @@ class Conversation(Shape):
         """The prompt's text. Raises TemplateRefused, InvalidRequest, Unsupported, ContextLengthExceeded."""
         if not self.messages:
             raise InvalidRequest("messages must hold at least one message", param="messages")
-        turns = [_turn(message, i) for i, message in enumerate(self.messages)]
-        check_size(sum(len(turn["content"]) for turn in turns if turn["content"]), tokenizer, limits, "messages")
+        turns = [_turn(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
+        check_size(sum(map(_characters, self.messages)), tokenizer, limits, "messages")
         if template is None:
-            raise InvalidRequest(
-                "This model has no chat template. Start the server with --chat-template FILE, or use /v1/completions",
-                param="messages",
-                code="no_chat_template",
-            )
+            raise InvalidRequest(NO_TEMPLATE, param="messages", code="no_chat_template")
         proceed = bool(self.continue_final_message)
         generate = not proceed if self.add_generation_prompt is None else self.add_generation_prompt
         if proceed and generate:
@@ -63,11 +63,14 @@ class Conversation(Shape):
                 "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
             )
         return template.render(
-            turns,
-            add_generation_prompt=generate,
-            continue_final_message=proceed,
-            variables=self.chat_template_kwargs or {},
+            turns, add_generation_prompt=generate, continue_final_message=proceed, **self._variables()
         )
+
+    def _variables(self) -> dict[str, Any]:
+        variables = self.chat_template_kwargs or {}
+        for name in _OWN_VARIABLES & variables.keys():
+            raise InvalidRequest(f"chat_template_kwargs must not hold {name}", param="chat_template_kwargs")
+        return variables
 
 
 class ChatRequest(Conversation, Generation):
@@ -102,24 +105,30 @@ class ChatRequest(Conversation, Generation):
         return top or 0
 
 
-def _turn(message: Message, index: int) -> dict[str, Any]:
-    """The message as templates expect it: content is one string, absent fields are absent."""
+def _turn(message: Message, where: str) -> dict[str, Any]:
+    """The message as templates expect it: absent fields are absent, parts are text parts."""
     turn = message.model_dump(exclude_none=True, exclude={"content"})
-    where = f"messages[{index}].content"
     content = message.content
     if content is None and not message.tool_calls:
-        raise InvalidRequest(f"{where} is missing", param=where, code="missing_field")
+        raise InvalidRequest(f"{where}.content is missing", param=f"{where}.content", code="missing_field")
     if isinstance(content, list):
-        content = "\n".join(_part_text(part, f"{where}[{i}]") for i, part in enumerate(content))
-    turn["content"] = None if content is None else clean_text(content, field=where)
+        turn["content"] = [_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
+    else:
+        turn["content"] = None if content is None else clean_text(content, field=f"{where}.content")
     return turn
 
 
-def _part_text(part: ContentPart, where: str) -> str:
+def _part(part: ContentPart, where: str) -> dict[str, str]:
     if part.type in _OTHER_PARTS:
         raise Unsupported(f"{where}: parts of type {part.type} are not supported by this server", param=where)
     if part.type != "text":
         raise InvalidRequest(f"{where}.type is {part.type[:40]!a}; expected 'text'", param=f"{where}.type")
     if part.text is None:
         raise InvalidRequest(f"{where}.text is missing", param=f"{where}.text", code="missing_field")
-    return part.text
+    return {"type": "text", "text": clean_text(part.text, field=f"{where}.text")}
+
+
+def _characters(message: Message) -> int:
+    if isinstance(message.content, list):
+        return sum(len(part.text or "") for part in message.content)
+    return len(message.content or "")

@@ -1,0 +1,1 @@
+"""Routes by the API they belong to."""

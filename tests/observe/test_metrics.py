@@ -1,0 +1,69 @@
+"""What a scrape shows."""
+
+from __future__ import annotations
+
+from tailrace.clock import ManualClock
+from tailrace.observe.metrics import Metrics, length_bucket
+from tailrace.observe.timeline import Phase, Timeline
+from tailrace.types import LoadReport
+
+
+def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(f"tailrace_{name}", labels)
+
+
+def finished(outcome: str = "ok") -> Timeline:
+    clock = ManualClock()
+    timeline = Timeline(clock)
+    clock.advance(0.5)
+    timeline.enter(Phase.PREFILL)
+    clock.advance(1.0)
+    timeline.enter(Phase.DECODE)
+    clock.advance(2.0)
+    timeline.facts.update(prompt_tokens=200, completion_tokens=5, longest=5)
+    timeline.close(outcome)
+    return timeline
+
+
+def test_a_finished_request_is_counted_with_its_times() -> None:
+    metrics = Metrics()
+    metrics.closed(finished(), "chat")
+    assert sample(metrics, "requests_total", route="chat", outcome="ok") == 1
+    assert sample(metrics, "phase_seconds_sum", phase="prefill") == 1.0
+    assert sample(metrics, "phase_seconds_sum", phase="decode") == 2.0
+    assert sample(metrics, "ttft_seconds_sum", length="<=512") == 1.5
+    assert sample(metrics, "tpot_seconds_sum", length="<=512") == 0.5
+    assert sample(metrics, "e2e_seconds_sum", length="<=512") == 3.5
+
+
+def test_a_refused_request_has_no_times() -> None:
+    metrics = Metrics()
+    timeline = Timeline(ManualClock())
+    timeline.close("rejected")
+    metrics.closed(timeline, "chat")
+    metrics.rejected("queue_full")
+    assert sample(metrics, "requests_total", route="chat", outcome="rejected") == 1
+    assert sample(metrics, "rejects_total", reason="queue_full") == 1
+    assert sample(metrics, "e2e_seconds_count", length="<=128") is None
+
+
+def test_gauges_show_the_state_at_the_scrape() -> None:
+    metrics, running = Metrics(), [3]
+    metrics.watch(lambda: running[0], lambda: 7, lambda: LoadReport(running=4, kv_blocks_free=6, kv_blocks_total=10))
+    assert sample(metrics, "requests_running") == 3
+    running[0] = 0
+    assert sample(metrics, "requests_running") == 0
+    assert sample(metrics, "requests_waiting") == 7
+    assert (sample(metrics, "kv_blocks_used"), sample(metrics, "sequences_running")) == (4, 4)
+    assert b"tailrace_requests_running 0.0" in metrics.render()
+
+
+def test_two_instances_do_not_share_anything() -> None:
+    first, second = Metrics(), Metrics()
+    first.tokens(5)
+    assert sample(first, "generated_tokens_total") == 5
+    assert sample(second, "generated_tokens_total") == 0
+
+
+def test_length_buckets() -> None:
+    assert [length_bucket(n) for n in (1, 128, 129, 8192, 40_000)] == ["<=128", "<=128", "<=512", "<=8192", ">32768"]
