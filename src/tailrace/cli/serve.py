@@ -1,0 +1,75 @@
+"""`tailrace serve`: from settings to a listening server, and what is worth knowing about it on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+
+from tailrace.api.server import serve
+from tailrace.api.state import AppState
+from tailrace.cli.assemble import Model, ready_model
+from tailrace.cli.output import console, human_bytes, show_warning
+from tailrace.config import Config, Loaded, warnings
+from tailrace.control.pipeline import Pipeline
+from tailrace.observe.metrics import Metrics
+
+
+def run_server(loaded: Loaded) -> None:
+    """Serve until SIGTERM or SIGINT. Raises the typed errors of settings, store and model files."""
+    begin = time.monotonic()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = loaded.config
+    for text in warnings(config):
+        show_warning(text)
+    model = ready_model(config.engine)
+    if model.template is None:
+        show_warning("the model has no chat template: chat routes answer 400; give one with --chat-template FILE")
+    print_model(model, config)
+    asyncio.run(_serve(model, config, begin))
+
+
+async def _serve(model: Model, config: Config, begin: float) -> None:
+    metrics = Metrics()
+    model.backend.start()
+    try:
+        pipeline = Pipeline(model.backend, config.control, model.clock, metrics)
+        state = AppState(config, pipeline, model.tokenizer, model.template, metrics, model.clock)
+        await serve(state, on_listening=lambda url: print_ready(url, model, config, time.monotonic() - begin))
+    finally:
+        model.backend.close()
+
+
+def print_model(model: Model, config: Config) -> None:
+    """What was found out at start."""
+    loaded, parts = model.loaded, model.parts
+    sizes = ", ".join(f"{name} {human_bytes(size)}" for name, size in loaded.bytes_by_format.items())
+    kept = "packed weights from the store" if loaded.from_cache else "packed now, kept in the store"
+    budget = parts.scheduler.budget
+    alone, beside = budget.chunk_tokens(0, 0), budget.chunk_tokens(1, 256)
+    facts = {
+        "model": f"{model.name} ({model.path})",
+        "kernels": f"{loaded.variant}, {loaded.team.threads} threads",
+        "weights": f"{sizes} ({kept})",
+        "context": f"{parts.scheduler.limits.max_context:,} tokens, {config.engine.max_sequences} sequences at once",
+        "memory": str(parts.capacity),
+        "prefill": f"chunks of up to {alone} tokens, {beside} beside decoding",
+    }
+    for name, text in facts.items():
+        console().print(f"[bold]{name:8}[/]", end=" ")
+        console().print(text, markup=False)
+
+
+def print_ready(url: str, model: Model, config: Config, seconds: float) -> None:
+    console().print(f"[bold green]ready[/] after {seconds:.1f} s at [bold]{url}[/]\n")
+    console().print(example(url, model.name, model.template is not None, bool(config.api.api_keys)), markup=False)
+
+
+def example(url: str, name: str, chat: bool, key: bool) -> str:
+    """A curl line that works as it is (with a key of the caller's, where one is needed)."""
+    asked: dict[str, object] = {"messages": [{"role": "user", "content": "Hello!"}]} if chat else {"prompt": "Once"}
+    path = "chat/completions" if chat else "completions"
+    bearer = " -H 'Authorization: Bearer YOUR_KEY'" if key else ""
+    body = json.dumps({"model": name, **asked, "max_tokens": 64}).replace("'", "'\\''")
+    return f"curl {url}/v1/{path}{bearer} -H 'Content-Type: application/json' -d '{body}'"
