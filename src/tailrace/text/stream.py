@@ -98,8 +98,9 @@ class TextStream:
         own = token_id not in self._stop.token_ids
         data = self._bytes[token_id] if self._stop.include_stop_string and not own else b""
         text, match = self._drain(self._detokenizer.push(data))
-        stop_reason = match.string if match is not None else None if own else token_id
-        return Pushed(text, FinishReason.STOP, stop_reason)
+        if match is not None:
+            return Pushed(text, FinishReason.STOP, match.string)
+        return Pushed(text, FinishReason.STOP, None if own else int(token_id))
 
     def _end_at_string(self, shown: str, match: Match) -> Pushed:
         return Pushed(self._cut(shown, match), FinishReason.STOP, match.string)

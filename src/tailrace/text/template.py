@@ -208,8 +208,9 @@ def _mark_end(messages: list[dict[str, Any]]) -> str:
     """Appends a mark that occurs in no message to the last message's content, to find its end in the rendered text."""
     content = messages[-1].get("content")
     everything, number = repr(messages), 0
-    while (mark := f"\u2063end-{number}\u2063") in everything or f"end-{number}" in everything:
+    while f"end-{number}" in everything:
         number += 1
+    mark = f"\u2063end-{number}\u2063"
     if isinstance(content, str):
         messages[-1]["content"] = content + mark
     elif isinstance(content, list) and content:
