@@ -24,6 +24,7 @@ F64 = npt.NDArray[np.float64]
 
 _TYPICAL = np.array([1.0, 256.0, 8.0, 4096.0, 65536.0])  # scales the features to about one
 _PRIOR = np.array([2e-3, 1e-3, 2e-3, 1e-7, 1e-8])  # a small model on two cores, until something is measured
+_NOISE = 0.01  # variance of measured / predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class CostModel:
         """`coefficients` [5]: seconds per unit of (step, P, D, K, A)."""
         self.settings = settings or CostSettings()
         self._theta = (_PRIOR if coefficients is None else coefficients) * _TYPICAL
-        self._covariance = np.eye(5) * 0.1
+        self._doubt = np.maximum(self._theta, 1e-4) ** 2  # variance of each coefficient that is never exceeded
+        self._covariance = np.diag(self._doubt)
         self.spread = 1.1  # the settings' quantile of measured / predicted
         self.step_seconds = 0.0  # smoothed length of recent steps
         self.tokens_per_second = 0.0  # smoothed computed tokens (prefill and decode), for drain rates
@@ -60,7 +62,7 @@ class CostModel:
         """Learn from one step. An outlier (a stall of the machine) counts as at most four times its prediction."""
         predicted = max(self.predict(work), 1e-6)
         self._track(work, seconds, seconds / predicted)
-        self._learn(_features(work), min(seconds, 4 * predicted))
+        self._learn(_features(work) / predicted, min(seconds / predicted, 4.0))
 
     def chunk_tokens(self, decode_rows: int, kv_tokens: int) -> int:
         """The largest prefill whose step likely stays under the target, within the settings' bounds."""
@@ -96,15 +98,17 @@ class CostModel:
         self.step_seconds += (1.0 if fresh else rate) * (seconds - self.step_seconds)
         self.tokens_per_second += (1.0 if fresh else rate) * (pace - self.tokens_per_second)
 
-    def _learn(self, x: F64, seconds: float) -> None:
+    def _learn(self, x: F64, ratio: float) -> None:
+        """One step of recursive least squares on relative errors, so that short steps count as much as long ones."""
         forgetting = self.settings.forgetting
         gain = self._covariance @ x
-        gain /= forgetting + float(x @ gain)
-        self._theta = np.maximum(self._theta + gain * (seconds - x @ self._theta), 0.0)
+        gain /= forgetting * _NOISE + float(x @ gain)
+        self._theta = np.maximum(self._theta + gain * (ratio - float(x @ self._theta)), 0.0)
         self._covariance -= np.outer(gain, x @ self._covariance)
         self._covariance /= forgetting
-        if np.trace(self._covariance) > 100.0:  # forgetting without news must not blow up
-            self._covariance *= 100.0 / np.trace(self._covariance)
+        excess = float((self._covariance.diagonal() / self._doubt).max())
+        if excess > 1.0:  # forgetting without news must not blow up
+            self._covariance /= excess
 
 
 def fit(samples: Sequence[tuple[Work, float]]) -> F64:

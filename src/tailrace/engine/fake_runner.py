@@ -47,15 +47,23 @@ class FakeRunner:
         tops = np.array([self._top(context, width) for context in contexts], np.int32).reshape(len(tokens), width)
         return StepResult(tokens, logprobs, tops, self._tops(contexts, tops), self._scores(plan))
 
-    def next_token(self, tokens: list[int], key: int | None, position: int) -> int:
-        """What follows these tokens (`key` None: greedy), by definition rather than from memory."""
-        context = sum(int(x) for x in _hashes(np.array(tokens, np.int32), 0)) & _MASK
-        return self._choose(context, key, position)
+    def continuation(self, prompt: list[int], key: int | None, length: int) -> list[int]:
+        """The `length` tokens that follow a prompt (`key` None: greedy), by definition rather than from memory."""
+        context = int(_hashes(np.array(prompt, np.int32), 0).sum())
+        tokens: list[int] = []
+        for position in range(len(prompt), len(prompt) + length):
+            tokens.append(self._choose(context, key, position))
+            context = (context + _hash(tokens[-1], position)) & _MASK
+        return tokens
 
     def _write(self, row: Row) -> None:
         sequence, first, size, *_ = row
         table = sequence.table
         assert table is not None
+        if size == 1:
+            block, place = divmod(first, self._size)
+            self._memory[table.blocks[block], place] = _hash(int(sequence.tokens[first]), first)
+            return
         positions = np.arange(first, first + size)
         blocks = table.row[positions // self._size]
         self._memory[blocks, positions % self._size] = _hashes(sequence.tokens[first : first + size], first)
@@ -97,8 +105,13 @@ class FakeRunner:
         return Scores(sequence, row.score_from, np.array(logprobs, np.float32), tops, self._tops(contexts, tops))
 
 
+def _hash(token: int, position: int) -> int:
+    """One 64-bit number for a token at a position."""
+    return mix64(((token + 1) * 0x9E3779B97F4A7C15 ^ (position + 1) * 0xD1342543DE82EF95) & _MASK)
+
+
 def _hashes(tokens: npt.NDArray[np.int32], first: int) -> U64:
-    """One 64-bit number for each (token, position)."""
+    """`_hash` of each token, the first at position `first`."""
     positions = np.arange(first, first + len(tokens), dtype=np.uint64)
     value = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     value ^= (positions + np.uint64(1)) * np.uint64(0xD1342543DE82EF95)

@@ -1,0 +1,135 @@
+"""The step-time model: what it learns, and what it makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tailrace.clock import ManualClock
+from tailrace.engine.calibrate import calibrate
+from tailrace.engine.cost import CostModel, CostSettings, fit
+from tailrace.engine.fake_runner import FakeRunner
+from tailrace.engine.kv.manager import KvManager
+from tailrace.engine.step import StepPlan, StepResult, Work
+
+TRUE = np.array([2e-3, 4e-4, 1e-3, 2e-7, 1e-8])
+
+
+def seconds(work: Work, coefficients: np.ndarray = TRUE) -> float:
+    return float(coefficients @ np.array((1, *work)))
+
+
+def some_work(rng: np.random.Generator) -> Work:
+    prefill, decode = int(rng.integers(0, 512)), int(rng.integers(0, 32))
+    return Work(prefill, decode, decode * int(rng.integers(1, 2000)), prefill * int(rng.integers(1, 2000)))
+
+
+def test_the_fit_finds_the_coefficients() -> None:
+    rng = np.random.default_rng(0)
+    samples = [(work, seconds(work)) for work in (some_work(rng) for _ in range(12))]
+    assert fit(samples) == pytest.approx(TRUE, rel=1e-6)
+
+
+def test_a_fit_is_never_negative() -> None:
+    samples = [(Work(prefill=p), 0.01 - p * 1e-6) for p in (1, 100, 1000, 2000)]
+    assert (fit(samples) >= 0).all()
+
+
+def test_it_follows_the_machine() -> None:
+    """Twice as slow from one step on: predictions are within 5 % after 300 steps."""
+    rng = np.random.default_rng(1)
+    model = CostModel(coefficients=TRUE)
+    for _ in range(300):
+        work = some_work(rng)
+        model.observe(work, seconds(work, 2 * TRUE))
+    errors = [model.predict(work) / seconds(work, 2 * TRUE) - 1 for work in (some_work(rng) for _ in range(50))]
+    assert max(map(abs, errors)) < 0.05
+    assert (model.coefficients >= 0).all()
+
+
+def test_one_stall_changes_little() -> None:
+    rng = np.random.default_rng(2)
+    model = CostModel(coefficients=TRUE)
+    for _ in range(100):
+        work = some_work(rng)
+        model.observe(work, seconds(work))
+    before = model.predict(Work(prefill=256))
+    model.observe(Work(prefill=256), 10.0)
+    assert model.predict(Work(prefill=256)) < 2 * before
+
+
+def test_a_long_run_of_equal_steps_does_not_blow_up() -> None:
+    model = CostModel(coefficients=TRUE)
+    work = Work(decode=8, kv_tokens=1000)
+    for _ in range(20_000):
+        model.observe(work, seconds(work))
+    assert model.predict(work) == pytest.approx(seconds(work), rel=1e-3)
+    assert model.predict(Work(prefill=128)) == pytest.approx(seconds(Work(prefill=128)), rel=0.5)
+
+
+def test_the_spread_is_the_quantile_of_the_ratio() -> None:
+    rng = np.random.default_rng(3)
+    model = CostModel(CostSettings(forgetting=1.0), TRUE)
+    over = 0
+    for step in range(4000):
+        work = some_work(rng)
+        measured = seconds(work) * float(rng.choice([0.9, 1.0, 1.1, 1.4]))
+        over += step >= 1000 and measured > model.predict(work) * model.spread
+        model.observe(work, measured)
+    assert over / 3000 == pytest.approx(0.1, abs=0.04)
+
+
+def test_the_chunk_keeps_a_step_under_its_target() -> None:
+    model = CostModel(coefficients=TRUE)
+    chunk = model.chunk_tokens(8, 8000)
+    assert model.predict(Work(chunk, 8, 8000)) * model.spread <= model.settings.decode_target
+    assert model.predict(Work(chunk + 32, 8, 8000)) * model.spread > model.settings.decode_target
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "chunk"),
+    [
+        ([0, 1.0, 0, 0, 0], 64),  # hopelessly slow: prompts still move
+        ([0, 0, 0, 0, 0], 2048),  # free: bounded
+        ([1e-4, 1e-4, 0, 0, 0], 256),  # throughput does not grow any more
+        ([2e-2, 1e-4, 0, 0, 0], 1792),
+    ],
+)
+def test_the_chunk_has_bounds(coefficients: list[float], chunk: int) -> None:
+    assert CostModel(coefficients=np.array(coefficients)).chunk_tokens(0, 0) == chunk
+
+
+def test_draining_takes_the_waiting_work_over_the_recent_pace() -> None:
+    model = CostModel(coefficients=TRUE)
+    assert model.drain_seconds(1000, 2, mean_output=100) == pytest.approx(1000 * 4e-4 + 2 * 100 * 1e-3)
+    model.observe(Work(prefill=500), 1.0)
+    assert model.drain_seconds(1000, 2, mean_output=100) == pytest.approx((1000 + 200) / 500)
+
+
+class _Timed(FakeRunner):
+    """Takes the time that TRUE says."""
+
+    def __init__(self, blocks: int, clock: ManualClock) -> None:
+        super().__init__(blocks)
+        self._clock = clock
+
+    def sample(self, plan: StepPlan) -> StepResult:
+        self._clock.advance(seconds(plan.work))
+        return super().sample(plan)
+
+
+def test_calibration_measures_and_leaves_no_trace() -> None:
+    clock, kv = ManualClock(), KvManager(64, max_blocks=16)
+    found = calibrate(_Timed(64, clock), kv, clock, slots=32, max_context=1024)
+    assert found == pytest.approx(TRUE, rel=1e-3)
+    kv.check([])
+    assert kv.pool.free == 64
+
+
+@pytest.mark.parametrize(("blocks", "slots", "context"), [(1, 1, 64), (2, 4, 128), (64, 1, 1024)])
+def test_calibration_of_a_small_engine_leaves_out_what_does_not_fit(blocks: int, slots: int, context: int) -> None:
+    clock, kv = ManualClock(), KvManager(blocks, max_blocks=16)
+    found = calibrate(_Timed(blocks, clock), kv, clock, slots=slots, max_context=context)
+    assert np.isfinite(found).all()
+    assert (found >= 0).all()
+    assert kv.pool.free == blocks
