@@ -28,6 +28,7 @@ class Session:
         self._mailbox: asyncio.Queue[_Item | Exception | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []
         self._unfinished = len(self._runs)
+        self._closed = False
 
     async def released(self) -> None:
         """Wait until the first run starts. Raises Unavailable when the server stops first."""
@@ -71,7 +72,10 @@ class Session:
         return self.usage()
 
     async def close(self) -> None:
-        """End all runs, wherever they are, and give back what they hold."""
+        """End all runs, wherever they are, and give back what they hold. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

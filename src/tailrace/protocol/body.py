@@ -5,6 +5,7 @@ A duplicate key takes its last value, as in most JSON readers. NaN and Infinity 
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 import orjson
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tailrace.errors import InvalidRequest
 
 _BRANCHES = frozenset(("str", "int", "float", "bool", "list", "dict"))
+_OBJECT = re.compile(r"a valid dictionary( or instance of \w+)?")  # JSON's word for it
 _MAX_NAMED = 8  # unknown fields that a warning names
 
 
@@ -46,17 +48,26 @@ def parse(shape: type[S], data: bytes) -> S:
 
 
 def explain(error: ValidationError) -> InvalidRequest:
-    """The first field pydantic complains about, as one sentence; the branches of a union are joined with "or"."""
+    """The first field pydantic complains about, as one sentence.
+
+    A value that may have several forms brings a complaint for each: the deepest one is of the form it has; complaints
+    about the value as a whole are joined with "or".
+    """
     errors = error.errors(include_url=False, include_input=False, include_context=False)
-    path = _path(errors[0]["loc"])
-    if errors[0]["type"] == "missing":
+    outer = _path(errors[0]["loc"])
+    related = [e for e in errors if _path(e["loc"]).startswith(outer)]
+    deepest = max(related, key=lambda e: len(e["loc"]))
+    path = _path(deepest["loc"])
+    if path == outer:
+        deepest = errors[0]
+    if deepest["type"] == "missing":
         return InvalidRequest(f"{path} is missing", param=path, code="missing_field")
-    reasons = [_reason(e["msg"]) for e in errors if _path(e["loc"]) == path]
+    reasons = [_reason(e["msg"]) for e in related if _path(e["loc"]) == path]
     return InvalidRequest(f"{path} {' or '.join(dict.fromkeys(reasons))}", param=path, code="invalid_value")
 
 
 def _reason(message: str) -> str:
-    message = message.removeprefix("Value error, ")
+    message = _OBJECT.sub("an object", message.removeprefix("Value error, "))
     return message.replace("Input should", "should", 1) if message.startswith("Input") else message
 
 

@@ -1,0 +1,106 @@
+"""Bodies that are not what they should be: one sentence that names the field."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.errors import InvalidRequest
+from tailrace.protocol.body import parse, unknown_fields
+from tailrace.protocol.chat import ChatRequest
+from tailrace.protocol.completions import CompletionRequest
+
+HI = b'"messages": [{"role": "user", "content": "hi"}]'
+
+
+def refusal(body: bytes, shape: type = ChatRequest) -> tuple[str | None, str]:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(shape, body)
+    return caught.value.param, caught.value.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[1", b"{" + HI, b"\xff", b'"\\ud800"', b"{" + HI + b', "temperature": NaN}',
+     b"{" + HI + b', "temperature": Infinity}', b"{" + HI + b', "temperature": 1e999}', b"[" * 100_000],
+)  # fmt: skip
+def test_not_json(body: bytes) -> None:
+    param, message = refusal(body)
+    assert param is None
+    assert "not valid JSON" in message
+
+
+@pytest.mark.parametrize("body", [b"[]", b"3", b'"text"', b"null"])
+def test_not_an_object(body: bytes) -> None:
+    assert refusal(body) == (None, "The request body must be a JSON object")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        (b'"messages": "x"', "messages", "messages should be a valid list"),
+        (b'"messages": [7]', "messages[0]", "messages[0] should be an object"),
+        (b'"messages": [{"content": "x"}]', "messages[0].role", "messages[0].role is missing"),
+        (b'"messages": [{"role": "user", "content": 7}]', "messages[0].content",
+         "messages[0].content should be a valid string or should be a valid list"),
+        (b'"messages": [{"role": "user", "content": [{"text": "x"}]}]', "messages[0].content[0].type",
+         "messages[0].content[0].type is missing"),
+        (HI + b', "temperature": "hot"', "temperature", "temperature should be a valid number"),
+        (HI + b', "temperature": true', "temperature", "temperature should be a valid number"),
+        (HI + b', "n": 1.5', "n", "n should be a valid integer"),
+        (HI + b', "n": "2"', "n", "n should be a valid integer"),
+        (HI + b', "max_tokens": 0', "max_tokens", "max_tokens should be greater than or equal to 1"),
+        (HI + b', "stop": ["a", 1]', "stop[1]", "stop[1] should be a valid string"),
+        (HI + b', "stop": 5', "stop", "stop should be a valid string or should be a valid list"),
+        (HI + b', "stream": "yes"', "stream", "stream should be a valid boolean"),
+        (HI + b', "seed": 1e300', "seed", "seed should be a valid integer"),
+    ],
+)  # fmt: skip
+def test_wrong_types_name_the_field(fields: bytes, param: str, message: str) -> None:
+    assert refusal(b"{" + fields + b"}") == (param, message)
+
+
+@pytest.mark.parametrize("prompt", [b"7", b"null", b"[]", b"[[]]", b'[1, "a"]', b"[1.5]", b"[true]", b'[["a"]]', b"{}"])
+def test_prompts_of_no_known_form(prompt: bytes) -> None:
+    param, message = refusal(b'{"prompt": %s}' % prompt, CompletionRequest)
+    assert param == "prompt"
+    assert message == (
+        "prompt should be a string, a list of strings, a list of token ids or a list of such lists, none empty"
+    )
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5))
+def test_any_value_of_any_field_is_taken_or_refused_as_invalid(value: object) -> None:
+    for name in (*ChatRequest.model_fields, *CompletionRequest.model_fields):
+        for shape, base in ((ChatRequest, {"messages": []}), (CompletionRequest, {"prompt": "x"})):
+            body = orjson.dumps({**base, name: value})
+            try:
+                parse(shape, body)
+            except InvalidRequest as error:
+                assert error.param
+
+
+def test_null_means_absent() -> None:
+    nulls = ",".join(f'"{name}": null' for name in ChatRequest.model_fields if name != "messages")
+    body = parse(ChatRequest, b"{" + HI + b"," + nulls.encode() + b"}")
+    assert (body.n, body.stop, body.stream) == (None, None, None)
+
+
+def test_a_duplicate_key_takes_its_last_value() -> None:
+    assert parse(ChatRequest, b"{" + HI + b', "n": 2, "n": 3}').n == 3
+
+
+def test_unknown_fields_are_named() -> None:
+    body = parse(ChatRequest, b"{" + HI + b', "zeta": 1, "al\\npha\xc3\xa9": 2}')
+    assert unknown_fields(body) == "ignored unknown fields: al\\npha\\xe9, zeta"
+    assert unknown_fields(parse(ChatRequest, b"{" + HI + b"}")) is None
+
+
+def test_many_unknown_fields_do_not_make_a_long_header() -> None:
+    extra = ",".join(f'"{"x" * 1000}{i}": 1' for i in range(100))
+    warning = unknown_fields(parse(ChatRequest, b"{" + HI + b"," + extra.encode() + b"}"))
+    assert warning is not None
+    assert len(warning) < 700
+    assert warning.endswith("and 92 more")
