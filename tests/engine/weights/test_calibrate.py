@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tailrace.engine.weights.calibrate import calibrate, channel_peaks, choose_wide, wide_count
-from tests.reference.arithmetic import FloatArithmetic
+from tests.reference.canonical import PeakRecorder
 from tests.reference.llama import LlamaReference
 from tests.tiny import write_tiny_gguf
 
@@ -18,15 +18,6 @@ class Shape:
     kv_heads: int
     head_dim: int
     norm_eps: float
-
-
-class Recorder(FloatArithmetic):
-    def __init__(self):
-        self.peaks = {}
-
-    def linear(self, name, x, w):
-        self.peaks[name] = np.abs(x).max(axis=0)
-        return super().linear(name, x, w)
 
 
 class Source:
@@ -46,7 +37,7 @@ class Source:
         if kind in ("o", "down"):
             return self.model.linears[name]
         if kind in ("gate", "up"):
-            return np.split(self.model.linears[f"gate_up.{layer}"], 2)["gate up".split().index(kind)]
+            return np.split(self.model.linears[f"gate_up.{layer}"], 2)[["gate", "up"].index(kind)]
         rows, kv_rows = self.model.heads * self.model.head_dim, self.model.kv_heads * self.model.head_dim
         parts = np.split(self.model.linears[f"qkv.{layer}"], [rows, rows + kv_rows])
         part = parts["qkv".index(kind)]
@@ -79,7 +70,7 @@ IDS = [(7 * i * i + 3 * i) % 250 for i in range(40)]
 
 
 def test_peaks_are_those_of_the_reference_forward_pass(model, shape):
-    recorder = Recorder()
+    recorder = PeakRecorder()
     model.logits(IDS, recorder)
     peaks = channel_peaks(shape, model.embedding[IDS], *tables(model, 64), Source(model))
     assert peaks.keys() == recorder.peaks.keys()
@@ -118,6 +109,11 @@ def test_the_largest_channels_are_chosen_in_ascending_order():
     assert np.all(np.diff(wide) > 0)
     assert set(loud) <= set(wide.tolist())
     assert peak[wide].min() >= np.delete(peak, wide).max()
+
+
+def test_one_channel_in_eight_is_wide_in_whole_blocks():
+    counts = {channels: wide_count(channels) for channels in (32, 64, 576, 1024, 1536, 2048, 4096)}
+    assert counts == {32: 0, 64: 64, 576: 64, 1024: 128, 1536: 192, 2048: 256, 4096: 448}
 
 
 @pytest.mark.parametrize("channels", [32, 64, 96, 128, 192, 576, 1536, 2048, 4096, 14336, 28672])

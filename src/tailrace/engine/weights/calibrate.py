@@ -20,6 +20,7 @@ I32 = npt.NDArray[np.int32]
 Weights = Callable[[str], F32]
 
 WIDE_STEP = 64  # wide channels come in whole K blocks of the tile kernels
+WIDE_SHARE = 8  # one channel in this many is wide: docs/decisions/001-arithmetic.md
 WIDE_LIMIT = 127 * 256  # largest 16-bit activation: 256 * high + low with both halves in -127..127
 
 
@@ -60,8 +61,8 @@ def choose_wide(peak: F32) -> I32:
 
 
 def wide_count(channels: int) -> int:
-    """How many of a linear's input channels are wide."""
-    wanted = 128 if channels < 1024 else 256
+    """How many of a linear's input channels are wide: one in eight, in whole blocks, at least one block."""
+    wanted = max(WIDE_STEP, channels // WIDE_SHARE // WIDE_STEP * WIDE_STEP)
     return min(wanted, channels // WIDE_STEP * WIDE_STEP, _exact_limit(channels))
 
 
