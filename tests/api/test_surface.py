@@ -1,0 +1,100 @@
+"""What stands around the generating routes: keys, models, probes, the published schema."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from tailrace.backends.fake import FakeBackend
+from tailrace.types import Health
+from tests.serving import chat, in_process, make_state
+
+KEYS = tuple(hashlib.sha256(key.encode()).hexdigest() for key in ("first", "second"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({"authorization": "Bearer first"}, 200, None),
+        ({"authorization": "Bearer second"}, 200, None),
+        ({"authorization": "bearer second"}, 200, None),
+        ({"x-api-key": "first"}, 200, None),
+        ({"authorization": "Bearer third"}, 401, "invalid_api_key"),
+        ({"authorization": f"Bearer {KEYS[0]}"}, 401, "invalid_api_key"),
+        ({"authorization": "Basic first"}, 401, "missing_api_key"),
+        ({"authorization": "Bearer "}, 401, "missing_api_key"),
+        ({}, 401, "missing_api_key"),
+    ],
+)
+async def test_keys(headers: dict[str, str], status: int, code: str | None) -> None:
+    backend = FakeBackend()
+    async with in_process(make_state(backend, api={"api_keys": KEYS})) as client:
+        for method, path, body in (
+            ("POST", "/v1/chat/completions", chat(max_tokens=1)),
+            ("POST", "/tokenize", {"prompt": "x"}),
+            ("GET", "/v1/models", None),
+        ):
+            response = await client.request(method, path, json=body, headers=headers)
+            assert response.status_code == status
+            if code is not None:
+                assert response.json()["error"]["code"] == code
+                assert response.json()["error"]["type"] == "authentication_error"
+                assert response.headers["www-authenticate"] == "Bearer"
+    assert len(backend.prompts) == (status == 200)
+
+
+async def test_probes_and_metrics_are_open() -> None:
+    async with in_process(make_state(api={"api_keys": KEYS})) as client:
+        for path in ("/health/live", "/health/ready", "/metrics", "/openapi.json"):
+            assert (await client.get(path)).status_code == 200
+
+
+async def test_models() -> None:
+    async with in_process(make_state()) as client:
+        listed = (await client.get("/v1/models")).json()
+        card = (await client.get("/v1/models/fake")).json()
+    assert (listed["object"], [m["id"] for m in listed["data"]]) == ("list", ["fake"])
+    assert card == listed["data"][0]
+    assert (card["object"], card["max_model_len"]) == ("model", 512)
+
+
+async def test_readiness_follows_the_backend() -> None:
+    backend = FakeBackend()
+    state = make_state(backend)
+    async with in_process(state) as client:
+        assert (await client.get("/health/ready")).json() == {"status": "ready"}
+        backend.healthy = Health(False, "no step for 10 s")
+        response = await client.get("/health/ready")
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "1"
+        assert "no step for 10 s" in response.json()["error"]["message"]
+        assert (await client.get("/health/live")).status_code == 200
+        backend.healthy = Health(True)
+        state.pipeline.begin_drain()
+        assert (await client.get("/health/ready")).status_code == 503
+        assert (await client.post("/v1/completions", json={"prompt": "x"})).status_code == 503
+
+
+async def test_the_schema_describes_bodies_and_answers() -> None:
+    async with in_process(make_state()) as client:
+        schema = (await client.get("/openapi.json")).json()
+        assert (await client.get("/docs")).status_code == 200
+    schemas = schema["components"]["schemas"]
+    for path, body in (("/v1/chat/completions", "ChatRequest"), ("/v1/completions", "CompletionRequest")):
+        post = schema["paths"][path]["post"]
+        reference = post["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        assert reference == f"#/components/schemas/{body}"
+        assert {"model", "n", "stop", "stream", "temperature", "logprobs", "seed"} <= set(schemas[body]["properties"])
+        assert {"200", "400", "401", "404", "413", "429", "500", "503"} <= set(post["responses"])
+    assert schemas["CompletionRequest"]["required"] == ["prompt"]
+    assert len(schemas["CompletionRequest"]["properties"]["prompt"]["anyOf"]) == 4
+
+
+async def test_every_reference_in_the_schema_exists() -> None:
+    async with in_process(make_state()) as client:
+        text = (await client.get("/openapi.json")).text
+    names = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    async with in_process(make_state()) as client:
+        schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
+    assert names <= set(schemas)
