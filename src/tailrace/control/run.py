@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.errors import InternalError, TailraceError, Unavailable
 from tailrace.observe.timeline import Phase, Timeline
@@ -35,6 +35,8 @@ class Run:
         self._error: TailraceError | None = None
         self._stream: AsyncIterator[Sequence[TokenEvent]] | None = None
         self._closed = False
+        self._reader: asyncio.Task[Any] | None = None  # who awaits the backend's next events
+        self._interrupted = False
 
     @property
     def longest(self) -> int:
@@ -47,9 +49,12 @@ class Run:
         self._released.set()
 
     def fail(self, error: TailraceError) -> None:
-        """End it with this error: at once when it waits, at its next event (ABORT) when it runs."""
+        """End it with this error now, whether it waits or runs, and whether or not its backend still answers."""
         self._error = error
         self._released.set()
+        if self._reader is not None and not self._interrupted:
+            self._interrupted = True
+            self._reader.cancel()
 
     async def released(self) -> None:
         """Wait for room. Raises Unavailable when the server stops first."""
@@ -68,7 +73,7 @@ class Run:
         if not self._open:
             raise StopAsyncIteration
         try:
-            batch = await anext(await self._started())
+            batch = await self._next()
         except TailraceError:
             raise
         except StopAsyncIteration:
@@ -79,6 +84,21 @@ class Run:
             raise _internal() from error
         self._note(batch)
         return batch
+
+    async def _next(self) -> Sequence[TokenEvent]:
+        """The backend's next events; the error of `fail` in the place of the cancellation it sends."""
+        stream = await self._started()
+        self._reader = asyncio.current_task()
+        assert self._reader is not None
+        try:
+            return await anext(stream)
+        except asyncio.CancelledError:
+            if self._interrupted and self._reader.uncancel() == 0:
+                assert self._error is not None
+                raise self._error from None
+            raise
+        finally:
+            self._reader = None
 
     async def _started(self) -> AsyncIterator[Sequence[TokenEvent]]:
         if self._stream is None:

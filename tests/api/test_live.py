@@ -1,0 +1,224 @@
+"""On a real socket: clients that hang up, late statuses, pings, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tailrace.api.state import AppState
+from tailrace.backends.fake import FakeBackend
+from tailrace.backends.faulty import Fault, FaultyBackend, Kind
+from tests.serving import chat, gauge, live, make_state, parse_stream, until
+
+CHAT = "/v1/chat/completions"
+LONG = {"max_tokens": 400, "ignore_eos": True}
+
+
+def gauges(state: AppState) -> tuple[float, float]:
+    return gauge(state, "tailrace_requests_running"), gauge(state, "tailrace_requests_waiting")
+
+
+class Caller:
+    """A raw connection, so that it can be closed at any moment."""
+
+    def __init__(self, base: str) -> None:
+        self.host, port = base.removeprefix("http://").split(":")
+        self.port = int(port)
+
+    async def send(self, body: dict[str, Any]) -> None:
+        self.reader, self.writer = await asyncio.open_connection(self.host, self.port)
+        data = json.dumps(body).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
+        self.writer.write(head.encode() + data)
+        await self.writer.drain()
+
+    async def leave(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_leaving_while_waiting(stream: bool) -> None:
+    backend = FakeBackend(max_sequences=1, manual=True)
+    state = make_state(backend, api={"commit_after": 0.0})
+    async with live(state) as base:
+        first, second = Caller(base), Caller(base)
+        await first.send(chat(**LONG))
+        await until(lambda: gauges(state) == (1, 0))
+        await second.send(chat(stream=stream, **LONG))
+        await until(lambda: gauges(state) == (1, 1))
+        await second.leave()
+        await until(lambda: gauges(state) == (1, 0))
+        await first.leave()
+        await until(lambda: gauges(state) == (0, 0))
+        assert len(backend.started_ids) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_leaving_during_prefill(stream: bool) -> None:
+    backend = FakeBackend(manual=True)
+    state = make_state(backend)
+    async with live(state) as base:
+        caller = Caller(base)
+        await caller.send(chat("word " * 80, stream=stream, n=2, max_tokens=50))
+        await until(lambda: backend.load().running == 2)
+        await caller.leave()
+        await until(lambda: gauges(state) == (0, 0))
+        load = backend.load()
+        assert (load.running, load.kv_blocks_free) == (0, load.kv_blocks_total)
+        assert state.metrics.registry.get_sample_value("tailrace_generated_tokens_total") == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_leaving_while_tokens_flow(stream: bool) -> None:
+    backend = FakeBackend(manual=True)
+    state = make_state(backend)
+    async with live(state) as base:
+        caller = Caller(base)
+        await caller.send(chat(stream=stream, **LONG))
+        await until(lambda: backend.load().running == 1)
+        backend.step(3)
+        await until(lambda: gauge(state, "tailrace_generated_tokens_total") == 3)
+        if stream:
+            await caller.reader.readuntil(b"content")
+        await caller.leave()
+        await until(lambda: gauges(state) == (0, 0))
+        assert backend.load().running == 0
+        backend.step(5)
+        assert gauge(state, "tailrace_generated_tokens_total") == 3
+        outcome = {"route": "chat", "outcome": "cancelled"}
+        await until(lambda: state.metrics.registry.get_sample_value("tailrace_requests_total", outcome) == 1)
+        answer = asyncio.create_task(httpx.AsyncClient().post(base + CHAT, json=chat(max_tokens=2)))
+        await until(lambda: backend.load().running == 1)
+        backend.step(2)
+        assert (await answer).status_code == 200
+
+
+async def test_leaving_while_the_body_is_sent() -> None:
+    state = make_state()
+    async with live(state) as base:
+        caller = Caller(base)
+        caller.reader, caller.writer = await asyncio.open_connection(caller.host, caller.port)
+        caller.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{{".encode())
+        await caller.writer.drain()
+        await caller.leave()
+        outcome = {"route": "chat", "outcome": "cancelled"}
+        await until(lambda: state.metrics.registry.get_sample_value("tailrace_requests_total", outcome) == 1)
+        assert gauges(state) == (0, 0)
+
+
+async def test_a_refusal_has_its_status_though_a_stream_was_asked_for() -> None:
+    state = make_state(FakeBackend(max_sequences=1, manual=True), control={"max_waiting_requests": 0})
+    async with live(state) as base, httpx.AsyncClient() as client:
+        running = Caller(base)
+        await running.send(chat(stream=True))
+        await until(lambda: gauges(state) == (1, 0))
+        response = await client.post(base + CHAT, json=chat(stream=True))
+        assert response.status_code == 429
+        assert int(response.headers["retry-after"]) >= 1
+        assert response.json()["error"]["retry_after_ms"] > 0
+        assert response.json()["error"]["code"] == "queue_full"
+        assert response.headers["content-type"] == "application/json"
+        await running.leave()
+
+
+async def test_a_waiting_stream_is_committed_in_time_and_then_pinged() -> None:
+    backend = FakeBackend(max_sequences=1, manual=True)
+    state = make_state(backend, api={"commit_after": 0.0, "ping_interval": 0.001})
+    async with live(state) as base, httpx.AsyncClient(timeout=30) as client:
+        first = Caller(base)
+        await first.send(chat(**LONG))
+        await until(lambda: gauges(state) == (1, 0))
+        async with client.stream("POST", base + CHAT, json=chat(stream=True, max_tokens=2)) as response:
+            assert response.status_code == 200
+            lines = response.aiter_lines()
+            assert (await anext(lines)).startswith(":")
+            assert gauges(state) == (1, 1)
+            await first.leave()
+            await until(lambda: len(backend.started_ids) == 2)
+            backend.step(2)
+            rest = "\n".join([line async for line in lines])
+        assert parse_stream(rest.strip("\n")).finish() == ["length"]
+
+
+async def test_the_status_goes_out_at_dispatch_not_at_the_first_token() -> None:
+    backend = FakeBackend(manual=True)
+    state = make_state(backend, api={"commit_after": 1000.0})
+    async with live(state) as base, httpx.AsyncClient(timeout=30) as client:
+        async with client.stream("POST", base + CHAT, json=chat(stream=True)) as response:
+            assert response.status_code == 200
+            assert response.headers["content-type"].startswith("text/event-stream")
+            assert gauges(state) == (1, 0)
+
+
+async def test_stopping_lets_running_answers_finish_and_refuses_new_ones() -> None:
+    backend = FakeBackend(max_sequences=2, manual=True)
+    state = make_state(backend, control={"drain_timeout": 60.0})
+    async with httpx.AsyncClient(timeout=30) as client:
+        server = live(state)
+        base = await server.__aenter__()
+        tasks = [
+            asyncio.create_task(client.post(base + CHAT, json=chat(stream=i % 2 == 0, max_tokens=3))) for i in range(4)
+        ]
+        await until(lambda: gauges(state) == (2, 2))
+        drain = asyncio.create_task(state.pipeline.drain(60))
+        await until(lambda: state.pipeline.draining)
+        refused = await client.post(base + CHAT, json=chat(stream=True))
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert (await client.get(base + "/health/ready")).status_code == 503
+        assert (await client.get(base + "/health/live")).status_code == 200
+        for started in (2, 4):
+            await until(lambda started=started: len(backend.started_ids) == started)
+            backend.step(3)
+        answers = await asyncio.gather(*tasks)
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert [parse_stream(answer.text).done for answer in answers[::2]] == [True, True]
+        await drain
+        await server.__aexit__(None, None, None)
+
+
+async def test_a_second_stop_ends_everything_with_typed_errors() -> None:
+    backend = FakeBackend(max_sequences=2, manual=True)
+    state = make_state(backend, control={"drain_timeout": 1000.0}, api={"commit_after": 0.0})
+    async with httpx.AsyncClient(timeout=30) as client:
+        async with live(state) as base:
+            bodies = [chat(stream=stream, **LONG) for stream in (True, False, True, False)]
+            tasks = []
+            for body, expected in zip(bodies, [(1, 0), (2, 0), (2, 1), (2, 2)], strict=True):
+                tasks.append(asyncio.create_task(client.post(base + CHAT, json=body)))
+                await until(lambda expected=expected: gauges(state) == expected)
+            # leaving the block stops twice
+        running_stream, running_plain, waiting_stream, waiting_plain = await asyncio.gather(*tasks)
+    for streamed in (running_stream, waiting_stream):
+        assert streamed.status_code == 200
+        parsed = parse_stream(streamed.text)
+        assert parsed.events[-1]["error"]["code"] == "draining"
+        assert not parsed.done
+    for plain in (running_plain, waiting_plain):
+        assert plain.status_code == 503
+        assert plain.headers["retry-after"]
+    assert gauges(state) == (0, 0)
+
+
+async def test_a_hanging_backend_does_not_hold_the_server() -> None:
+    state = make_state(FaultyBackend(FakeBackend(), lambda request: Fault(Kind.HANG, 1)))
+    async with httpx.AsyncClient(timeout=30) as client:
+        async with live(state) as base:
+            task = asyncio.create_task(client.post(base + CHAT, json=chat()))
+            await until(lambda: gauge(state, "tailrace_generated_tokens_total") == 1)
+        result = (await asyncio.gather(task, return_exceptions=True))[0]
+    assert isinstance(result, httpx.TransportError) or result.status_code == 503
+    assert gauges(state) == (0, 0)
+
+
+async def test_a_large_body_is_refused_and_the_connection_serves_on() -> None:
+    state = make_state(api={"max_body_bytes": 100_000})
+    async with live(state) as base, httpx.AsyncClient(timeout=30) as client:
+        response = await client.post(base + CHAT, content=b"x" * 10_000_000)
+        assert response.status_code == 413
+        assert (await client.post(base + CHAT, json=chat(max_tokens=1))).status_code == 200
