@@ -80,12 +80,14 @@ def write_tiny_gguf(
     seed: int = 0,
     extra: Mapping[str, float | int | str] | None = None,
     tensors: Mapping[str, npt.NDArray[np.float32]] | None = None,
+    types: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the file and return its path.
 
     `wtype`: q4_1, q4_0, q8_0, f16, bf16 or f32 for the matrices; `embedding_type` defaults to q8_0 for quantized
     ones and to `wtype` otherwise. `vocab` 0 means just the tokenizer's tokens; more are filled with unused ones.
-    `extra` adds or replaces metadata under its full key; `tensors` adds or replaces tensors (float32).
+    `extra` adds or replaces metadata under its full key; `tensors` adds or replaces tensors (float32); `types` stores
+    some tensors in another type than `wtype`.
     """
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(path, architecture)
@@ -124,7 +126,8 @@ def write_tiny_gguf(
     embedding_type = embedding_type or ("q8_0" if wtype.startswith("q") else wtype)
     for name, shape in shapes.items():
         kind = embedding_type if name in ("token_embd.weight", "output.weight") else wtype
-        _add_tensor(writer, name, given.pop(name, _random_weight(rng, shape)), "f32" if len(shape) == 1 else kind)
+        kind = (types or {}).get(name, "f32" if len(shape) == 1 else kind)
+        _add_tensor(writer, name, given.pop(name, _random_weight(rng, shape)), kind)
     for name, values in given.items():
         _add_tensor(writer, name, values, "f32" if values.ndim == 1 else wtype)
 

@@ -72,6 +72,8 @@ def load_model(
     file = GgufFile(path)
     spec = describe(file)
     max_context = _context(max_context, spec)
+    if threads < 0:
+        raise ConfigError(f"threads is {threads}; use 0 for one on each usable CPU.", param="threads")
     source = WeightSource(file, spec)
     sha256, packed, from_cache = _packed(source, storage, variant, cache_dir, progress or _silent)
     team = _native.Team(threads or usable_cpus())

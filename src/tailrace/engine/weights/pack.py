@@ -25,6 +25,7 @@ from tailrace.types import Tokens
 Array = npt.NDArray[Any]
 Progress = Callable[[str, float], None]
 
+CALIBRATION_TOKENS = 384  # at most: outliers show early, and vocabularies of single bytes make long texts
 EMBEDDING = "embedding"
 # Embedding rows are used as the file stores them where the executor can read that; others are rounded to bf16.
 STORED_EMBEDDINGS = {"Q8_0": "q8_0", "F16": "f16", "BF16": "bf16", "F32": "f32"}
@@ -60,7 +61,7 @@ def calibration_tokens(tokenizer: Tokenizer, vocab: int) -> Tokens:
     ids = tokenizer.encode(CALIBRATION_TEXT, add_special=False, parse_special=False)
     if tokenizer.bos_id is not None:
         ids = np.concatenate([np.array([tokenizer.bos_id], np.int32), ids])
-    return ids[ids < vocab]
+    return ids[ids < vocab][:CALIBRATION_TOKENS]
 
 
 def _calibrated(source: WeightSource, progress: Progress) -> dict[str, npt.NDArray[np.int32]]:

@@ -103,11 +103,12 @@ def quantize_affine4(q: U8, d: F32, m: F32) -> Affine4Weights:
 
 def round_bf16(w: F32) -> U16:
     """Round float32 to the bits of bfloat16, half to even; NaN stays NaN and overflow becomes infinity."""
-    bits = np.ascontiguousarray(w).view(np.uint32)
-    # Adding the lowest kept bit to 0x7FFF carries exactly when the dropped half is above one half, or equal and odd.
-    rounded = (bits + (((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))) >> np.uint32(16)
-    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
-    return np.where(np.isnan(w), quiet, rounded).astype(np.uint16)
+    flat = np.ascontiguousarray(w).reshape(-1)
+    out = np.empty(flat.size, np.uint16)
+    for start in range(0, flat.size, CHUNK_VALUES):
+        part = slice(start, start + CHUNK_VALUES)
+        out[part] = _bf16_bits(flat[part])
+    return out.reshape(w.shape)
 
 
 def widen_bf16(bits: U16) -> F32:
@@ -127,6 +128,14 @@ def _round_int8(w: F32, scale: F32) -> I8:
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
     rounded = np.rint(w * inverse[:, None])
     return np.clip(rounded, -LIMIT, LIMIT, out=rounded).astype(np.int8)
+
+
+def _bf16_bits(w: F32) -> U16:
+    bits = w.view(np.uint32)
+    # Adding the lowest kept bit to 0x7FFF carries exactly when the dropped half is above one half, or equal and odd.
+    rounded = (bits + (((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(w), quiet, rounded).astype(np.uint16)
 
 
 def _row_chunks(rows: int, columns: int) -> Iterator[slice]:
