@@ -209,13 +209,26 @@ def test_top_k_beyond_the_chunks_and_the_vocabulary() -> None:
 @pytest.mark.parametrize("spread", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("top_k", [0, 60])
 def test_top_p_is_the_smallest_set_that_reaches_it(p: float, spread: float, top_k: int) -> None:
-    """Every kept token of the reference wins when the noise favours it: at a huge number of keys all are seen or rare."""
+    """No token outside is ever drawn, and every kept one that is not rare is."""
     logits = random_logits(90, int(10 * p) + top_k, spread)
     row = Row(top_p=p, top_k=top_k)
     expected = probabilities(logits[0].astype(np.float64), row)
     seen = np.bincount(draws(logits, row, 10000), minlength=90)
     assert not seen[expected == 0].any()
     assert seen[expected > 2e-3].all()
+
+
+@pytest.mark.parametrize("vocab", [1000, 5003, 20000])
+def test_top_p_is_exact_on_a_large_flat_vocabulary(vocab: int) -> None:
+    """Nearly equal tokens: each of the kept ones is drawn, none beside them."""
+    rng = np.random.default_rng(vocab)
+    logits = (rng.permutation(vocab) * 1e-4).astype(np.float32)[None]
+    tied = np.round(rng.random((1, vocab)) * 3).astype(np.float32) * np.float32(0.25)
+    for x in (logits, tied):
+        best = np.lexsort((np.arange(vocab), -x[0]))
+        mass = np.cumsum(np.exp(x[0, best].astype(np.float64)))
+        p = (mass[39] + mass[40]) / 2 / mass[-1]
+        assert reachable(x, Row(top_p=float(p)), 800) == set(best[:41].tolist())
 
 
 def test_top_p_ties_keep_the_lowest_ids() -> None:
@@ -349,8 +362,10 @@ def test_a_mask_allows_only_its_tokens() -> None:
 
 # ---- rows without an answer ----
 
+KINDS = [Row(temperature=0), Row(), Row(top_k=3), Row(top_p=0.5), Row(min_p=0.1), Row(logprobs=2)]
 
-@pytest.mark.parametrize("row", [Row(temperature=0), Row(), Row(top_k=3), Row(top_p=0.5), Row(min_p=0.1), Row(logprobs=2)])
+
+@pytest.mark.parametrize("row", KINDS, ids=str)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_broken_row_gets_minus_one_and_leaves_the_others_alone(row: Row, bad: float) -> None:
     good = random_logits(70, 1)[0]
@@ -365,7 +380,7 @@ def test_a_broken_row_gets_minus_one_and_leaves_the_others_alone(row: Row, bad: 
 def test_nothing_allowed_gets_minus_one() -> None:
     logits = random_logits(70, 1)
     nothing = np.zeros((1, 3), np.uint32)
-    for row in [Row(temperature=0), Row(), Row(top_k=3), Row(top_p=0.5), Row(min_p=0.1), Row(logprobs=2)]:
+    for row in KINDS:
         token, logprob, top_ids, _ = sample(logits, [row], nothing)
         assert token.tolist() == [-1] and logprob.tolist() == [-np.inf]
         assert top_ids.shape == (1, max(row.logprobs, 0))
@@ -377,8 +392,9 @@ def test_nothing_allowed_gets_minus_one() -> None:
 
 def mixed_rows(count: int) -> list[Row]:
     kinds = [Row(), Row(top_k=9), Row(top_p=0.8), Row(min_p=0.05), Row(temperature=0), Row(logprobs=3, temperature=0.7)]
+    edits = {"penalties": (0.1, 0.1, 1.1)}
     return [
-        replace(kinds[i % 6], key=i * 7, position=i, source=i % 5, bias={i: 1.0}, history={2: i}, penalties=(0.1, 0.1, 1.1))
+        replace(kinds[i % 6], key=i * 7, position=i, source=i % 5, bias={i: 1.0}, history={2: i}, **edits)
         for i in range(count)
     ]
 
