@@ -142,6 +142,14 @@ def test_bf16_rounds_half_to_even_and_keeps_what_fits():
     assert np.isnan(widen_bf16(round_bf16(nans))).all()
 
 
+def test_bf16_does_not_depend_on_the_chunk(monkeypatch):
+    w = np.random.default_rng(6).standard_normal((13, 11)).astype(np.float32)
+    whole = round_bf16(w)
+    monkeypatch.setattr(module, "CHUNK_VALUES", 17)
+    assert np.array_equal(round_bf16(w), whole)
+    assert np.array_equal(round_bf16(w.T), whole.T)
+
+
 def test_bf16_widened_is_within_half_a_unit_in_the_last_place():
     w = np.random.default_rng(5).standard_normal((4, 100)).astype(np.float32)
     back = widen_bf16(round_bf16(w))
