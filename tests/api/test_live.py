@@ -148,11 +148,14 @@ async def test_a_waiting_stream_is_committed_in_time_and_then_pinged() -> None:
 async def test_the_status_goes_out_at_dispatch_not_at_the_first_token() -> None:
     backend = FakeBackend(manual=True)
     state = make_state(backend, api={"commit_after": 1000.0})
-    async with live(state) as base, httpx.AsyncClient(timeout=30) as client:
-        async with client.stream("POST", base + CHAT, json=chat(stream=True)) as response:
-            assert response.status_code == 200
-            assert response.headers["content-type"].startswith("text/event-stream")
-            assert gauges(state) == (1, 0)
+    async with (
+        live(state) as base,
+        httpx.AsyncClient(timeout=30) as client,
+        client.stream("POST", base + CHAT, json=chat(stream=True)) as response,
+    ):
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert gauges(state) == (1, 0)
 
 
 async def test_stopping_lets_running_answers_finish_and_refuses_new_ones() -> None:

@@ -1,0 +1,93 @@
+"""Stopping a server process (case 23): signals, what running and waiting answers get, the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.serving import chat, parse_stream
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAT = "/v1/chat/completions"
+
+
+@asynccontextmanager
+async def server(step_seconds: float, drain_timeout: float) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.scenarios.fake_server", str(step_seconds), str(drain_timeout),
+        env=environ, cwd=ROOT, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        yield process, (await process.stdout.readline()).decode().strip()
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def running(client: httpx.AsyncClient, base: str, count: int) -> None:
+    """Return when that many requests run. Each look is a round trip, so nothing spins."""
+    async with asyncio.timeout(60):
+        while f"tailrace_requests_running {count}.0" not in (await client.get(base + "/metrics")).text:
+            pass
+
+
+async def not_ready(client: httpx.AsyncClient, base: str) -> None:
+    """Return when the server has begun to stop."""
+    async with asyncio.timeout(60):
+        while (await client.get(base + "/health/ready")).status_code != 503:
+            pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_running_and_waiting_answers_finish(number: signal.Signals) -> None:
+    async with server(0.02, 60) as (process, base), httpx.AsyncClient(timeout=120) as client:
+        bodies = [chat(stream=i % 2 == 0, max_tokens=30, ignore_eos=True) for i in range(8)]
+        tasks = [asyncio.create_task(client.post(base + CHAT, json=body)) for body in bodies]
+        await running(client, base, 4)
+        process.send_signal(number)
+        await not_ready(client, base)
+        refused = [await client.post(base + CHAT, json=chat(stream=stream)) for stream in (True, False)]
+        assert [r.status_code for r in refused] == [503, 503]
+        assert all(int(r.headers["retry-after"]) >= 1 for r in refused)
+        answers = await asyncio.gather(*tasks)
+        assert [a.status_code for a in answers] == [200] * 8
+        assert all(parse_stream(a.text).done for a in answers[::2])
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+async def test_when_the_drain_time_is_up_the_rest_get_errors() -> None:
+    async with server(0.05, 0.2) as (process, base), httpx.AsyncClient(timeout=120) as client:
+        bodies = [chat(stream=i % 2 == 0, max_tokens=400, ignore_eos=True) for i in range(6)]
+        tasks = [asyncio.create_task(client.post(base + CHAT, json=body)) for body in bodies]
+        await running(client, base, 4)
+        process.send_signal(signal.SIGTERM)
+        answers = await asyncio.gather(*tasks)
+        for answer in answers:
+            if answer.status_code == 200:
+                assert parse_stream(answer.text).events[-1]["error"]["code"] == "draining"
+            else:
+                assert answer.status_code == 503
+        assert sum(a.status_code == 200 for a in answers) == 2
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+async def test_a_second_signal_stops_at_once() -> None:
+    async with server(0.05, 1000) as (process, base), httpx.AsyncClient(timeout=120) as client:
+        task = asyncio.create_task(client.post(base + CHAT, json=chat(stream=True, max_tokens=400, ignore_eos=True)))
+        await running(client, base, 1)
+        process.send_signal(signal.SIGTERM)
+        await not_ready(client, base)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+        assert parse_stream((await task).text).events[-1]["error"]["code"] == "draining"
