@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Annotated
 
 import typer
@@ -32,6 +33,7 @@ def main() -> None:
 @loaded_settings
 def serve(model: ModelArgument = None, *, loaded: Loaded) -> None:
     """Serve a model over HTTP, fetching it on first use."""
+    gc.disable()  # while parts load nothing becomes garbage; run_server turns it on again
     from tailrace.cli.serve import run_server
 
     run_server(loaded)

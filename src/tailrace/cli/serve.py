@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import time
+
+import uvloop
 
 from tailrace.api.server import serve
 from tailrace.api.state import AppState
@@ -27,7 +30,10 @@ def run_server(loaded: Loaded) -> None:
     if model.template is None:
         show_warning("the model has no chat template: chat routes answer 400; give one with --chat-template FILE")
     print_model(model, config)
-    asyncio.run(_serve(model, config, begin))
+    gc.freeze()  # what start-up made lives as long as the process: later collections need not look at it
+    gc.enable()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(model, config, begin))
 
 
 async def _serve(model: Model, config: Config, begin: float) -> None:
