@@ -225,7 +225,7 @@ inline void configure_rows(int rows) {
 
 // ---- GEMM ----
 //
-// A task is one panel of 32 outputs over a range of rows, in blocks of up to 32 rows. A block's sums are stored as integers (floats
+// A task is a panel of 32 outputs (or a few) over a range of rows, in blocks of up to 32 rows. A block's sums are stored as integers (floats
 // for bf16); its epilogue runs between the tile instructions of the next block, a few rows after every step.
 
 inline int rows_per_task(const Linear& w, int m) {
@@ -234,8 +234,15 @@ inline int rows_per_task(const Linear& w, int m) {
   return static_cast<int>(round_up(ceil_div(m, ceil_div(m, most)), kBlockRows));
 }
 
-inline int gemm_tasks(const Linear& w, int m, int) {
-  return static_cast<int>(w.n_pad / kTileColumns * ceil_div(m, rows_per_task(w, m)));
+// Few rows stream the weights once: neighbouring panels go into one task, so that prefetching ahead is rarely in vain.
+inline int panels_per_task(const Linear& w, int m, int threads) {
+  const int share = w.n_pad / kTileColumns / (8 * threads);
+  return m > kBlockRows || share < 1 ? 1 : smaller(share, 8);
+}
+
+inline int gemm_tasks(const Linear& w, int m, int threads) {
+  const int64_t groups = ceil_div(w.n_pad / kTileColumns, panels_per_task(w, m, threads));
+  return static_cast<int>(groups * ceil_div(m, rows_per_task(w, m)));
 }
 
 // Fetches lines while other work goes on. Addresses past the end of the weights do no harm.
@@ -355,13 +362,17 @@ void gemm_panel(const GemmTask& task, int panel, int first, int end, int threads
 }
 
 inline void gemm(const GemmTask& task, int index, int threads, const Scratch& scratch) {
-  const int panels = task.w->n_pad / kTileColumns, share = rows_per_task(*task.w, task.x.m);
-  const int first = index / panels * share, end = smaller(task.x.m, first + share);
+  const int panels = task.w->n_pad / kTileColumns, group = panels_per_task(*task.w, task.x.m, threads);
+  const int groups = static_cast<int>(ceil_div(panels, group)), share = rows_per_task(*task.w, task.x.m);
+  const int first = index / groups * share, end = smaller(task.x.m, first + share);
   int32_t* sums = reinterpret_cast<int32_t*>(scratch.data);
-  if (task.w->format == Format::bf16) {
-    gemm_panel<Bf16Dot>(task, index % panels, first, end, threads, sums);
-  } else {
-    gemm_panel<Int8Dot>(task, index % panels, first, end, threads, sums);
+  const int panel = index % groups * group;
+  for (int p = panel; p < smaller(panels, panel + group); ++p) {
+    if (task.w->format == Format::bf16) {
+      gemm_panel<Bf16Dot>(task, p, first, end, threads, sums);
+    } else {
+      gemm_panel<Int8Dot>(task, p, first, end, threads, sums);
+    }
   }
 }
 

@@ -78,7 +78,7 @@ def int8_product(variant: str, w: np.ndarray, scale: F32, wide: I32, x: F32, sil
     return multiply(variant, "int8", _native.pack_int8(variant, w, wide), len(w), scale, wide, x, silu)
 
 
-SHAPES = [(32, 32, 0), (40, 64, 64), (70, 96, 64), (64, 576, 64), (33, 1536, 128), (96, 640, 192)]
+SHAPES = [(32, 32, 0), (40, 64, 64), (70, 96, 64), (64, 576, 64), (33, 1536, 128), (96, 640, 192), (1100, 64, 64)]
 
 
 # ---- quantized rows ----
