@@ -119,6 +119,14 @@ def test_nobody_overtakes_the_first_that_waits() -> None:
     assert bench.scheduler.waiting_count == 2
 
 
+def test_admission_leaves_each_running_sequence_a_block_to_grow_into() -> None:
+    for blocks, started in ((5, 1), (6, 2)):
+        bench = Bench(blocks=blocks)
+        bench.submit(request("a", 128, 50))
+        bench.submit(request("b", prompt(150, 1), 5))
+        assert len(bench.step()) == started
+
+
 def test_higher_priority_starts_first_then_arrival() -> None:
     bench = Bench(slots=1)
     bench.submit(request("first", 8, 1))
