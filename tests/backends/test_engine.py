@@ -124,10 +124,8 @@ async def test_abort_ends_the_stream(gated: tuple[EngineBackend, Gated]) -> None
     assert [event.finish for event in rest if event.finish] == [FinishReason.ABORT] * 2
 
 
-async def test_a_deadline_that_passed_aborts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine stands still until it has been told."""
-    runner = Gated()
-    backend = EngineBackend(parts(runner=runner), "m", ManualClock(now=100.0))
+def open_on_abort(backend: EngineBackend, runner: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine stands still until it has been told to abort."""
     told = backend.engine.abort
 
     def abort(request_id: str | None) -> None:
@@ -135,8 +133,15 @@ async def test_a_deadline_that_passed_aborts(monkeypatch: pytest.MonkeyPatch) ->
         runner.open()
 
     monkeypatch.setattr(backend.engine, "abort", abort)
+
+
+async def test_a_deadline_that_passed_aborts(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = Gated()
+    backend = EngineBackend(parts(runner=runner), "m", ManualClock(now=100.0))
+    open_on_abort(backend, runner, monkeypatch)
     backend.start()
-    events = [event async for events in backend.generate(request(max_tokens=1000), deadline=99.0) for event in events]
+    stream = backend.generate(request(max_tokens=1000), deadline=99.0)
+    events = [event async for events in stream for event in events]
     assert [event.finish for event in events if event.finish] == [FinishReason.ABORT]
     assert len(tokens(events)) <= 1
     backend.close()
@@ -209,14 +214,14 @@ async def test_draining_lets_running_requests_finish_and_refuses_new_ones(gated:
     assert tokens(await running) == by_definition(request(max_tokens=20))
 
 
-async def test_what_does_not_finish_in_time_is_aborted(gated: tuple[EngineBackend, Gated]) -> None:
+async def test_what_does_not_finish_in_time_is_aborted(
+    gated: tuple[EngineBackend, Gated], monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend, runner = gated
+    open_on_abort(backend, runner, monkeypatch)
     running = asyncio.ensure_future(collect(backend, request("a", 8, 1000)))
     await asyncio.sleep(0)
-    draining = asyncio.ensure_future(backend.drain(0))
-    await asyncio.sleep(0)
-    runner.let(1)
-    await draining
+    await backend.drain(0)
     assert (await running)[-1].finish is FinishReason.ABORT
 
 
