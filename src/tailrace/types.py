@@ -158,7 +158,9 @@ class LoadReport:
     kv_blocks_free: int = 0  # includes cached blocks that can be evicted
     kv_blocks_total: int = 0
     step_seconds: float = 0.0  # the last steps' typical time
-    free_slots: int = 0  # sequences that could start now
+    free_slots: int = 0  # sequences that could start now, those accepted already taken off
+    aborts: int = 0  # since the start
+    abort_seconds: float = 0.0  # sum over them, from asking to slots and blocks being free
 
 
 @dataclass(frozen=True, slots=True)

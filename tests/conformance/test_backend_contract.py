@@ -235,6 +235,8 @@ async def test_closing_early_frees_everything(backend: Backend, after: int) -> N
         await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]
     await until(lambda: idle(backend))
+    await until(lambda: backend.load().aborts > 0)
+    assert backend.load().abort_seconds >= 0
 
 
 async def test_a_reader_that_is_cancelled_frees_everything(backend: Backend) -> None:

@@ -45,6 +45,6 @@ class Backend(Protocol):
 
     async def health(self) -> Health: ...
 
-    async def drain(self, timeout: float) -> None:
+    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109
         """Let running requests finish for at most `timeout` seconds, then end the rest with ABORT."""
         ...

@@ -113,6 +113,8 @@ class EngineBackend:
             kv_blocks_total=scheduler.kv.pool.total,
             step_seconds=self._cost.step_seconds,
             free_slots=max(0, scheduler.limits.max_sequences - self._choices),
+            aborts=self.stats.aborts,
+            abort_seconds=self.stats.cancel_seconds,
         )
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:

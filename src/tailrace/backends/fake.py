@@ -113,6 +113,7 @@ class FakeBackend:
         self._step_seconds = step_seconds
         self._manual = manual
         self._jobs: list[_Job] = []  # in order of arrival, started or not
+        self._aborts = 0
         self._no_jobs = asyncio.Event()
         self._no_jobs.set()
         self._prefixes: set[bytes] = set()
@@ -136,6 +137,7 @@ class FakeBackend:
                     yield events
         finally:
             self._jobs.remove(job)
+            self._aborts += job.open > 0 or job.aborted
             if not self._jobs:
                 self._no_jobs.set()
             self._room_changed()
@@ -159,6 +161,7 @@ class FakeBackend:
             kv_blocks_total=total,
             step_seconds=self._step_seconds,
             free_slots=self.caps.max_sequences - running - waiting,
+            aborts=self._aborts,
         )
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:

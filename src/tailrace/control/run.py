@@ -114,12 +114,9 @@ class Run:
             return
         self._closed = True
         completed = not self._open
-        started = self._pipeline.clock.now()
         try:
             await self._stop_backend()
         finally:
-            if self._stream is not None and not completed:
-                self._pipeline.metrics.cancelled(self._pipeline.clock.now() - started)
             self._pipeline.leave(self, len(self._open), completed=completed)
 
     async def _stop_backend(self) -> None:

@@ -5,10 +5,12 @@ Gauges are functions read at scrape time, so they cannot drift from the state th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from tailrace.observe.timeline import Timeline
 from tailrace.observe.timings import timings
@@ -50,10 +52,6 @@ class Metrics:
         self._generated = _counter("generated_tokens", "Tokens generated", registry)
         self._recomputed = _counter("recomputed_tokens", "Tokens computed again after preemption", registry)
         self._preemptions = _counter("preemptions", "Sequences that were preempted", registry)
-        self._cancel = Histogram(
-            "tailrace_cancel_seconds", "From a client's leaving to its resources being given back",
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
 
     def watch(self, running: Callable[[], int], waiting: Callable[[], int], load: Callable[[], LoadReport]) -> None:
         """Show the state of a pipeline and its backend. Once per instance."""
@@ -69,6 +67,7 @@ class Metrics:
         }
         for name, (text, read) in gauges.items():
             Gauge(f"tailrace_{name}", text, registry=self.registry).set_function(read)
+        self.registry.register(_Aborts(load))
 
     def tokens(self, generated: int) -> None:
         self._generated.inc(generated)
@@ -83,9 +82,6 @@ class Metrics:
 
     def rejected(self, reason: str) -> None:
         self._rejects.labels(reason).inc()
-
-    def cancelled(self, seconds: float) -> None:
-        self._cancel.observe(seconds)
 
     def closed(self, timeline: Timeline, route: str) -> None:
         """Count a finished request; times only of those that made a token."""
@@ -105,6 +101,22 @@ class Metrics:
     def render(self) -> bytes:
         """The exposition text."""
         return generate_latest(self.registry)
+
+
+class _Aborts(Collector):
+    """How long it took to free what aborted requests held, as the backend measured it."""
+
+    def __init__(self, load: Callable[[], LoadReport]) -> None:
+        self._load = load
+
+    def collect(self) -> Iterator[Metric]:
+        load = self._load()
+        yield SummaryMetricFamily(
+            "tailrace_cancel_seconds",
+            "From a client's leaving to its slots and blocks being free",
+            count_value=load.aborts,
+            sum_value=load.abort_seconds,
+        )
 
 
 def _counter(name: str, text: str, registry: CollectorRegistry) -> Counter:
