@@ -267,6 +267,7 @@ void bind_cache(nb::module_& m) {
 
 NB_MODULE(_native, m) {
   using namespace tailrace;
+  nb::set_leak_warnings(false);  // a process that ends in an error still holds its model; users need not read about it
   m.attr("BLOCK_TOKENS") = kBlockTokens;
   m.attr("SEGMENT_TOKENS") = kSegmentTokens;
   m.def("cpu_features", &features_dict);

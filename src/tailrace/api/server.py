@@ -89,6 +89,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family[0], family[1])
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(family[4])
+        listener.listen()  # from here on connections wait instead of being refused, so the address may be told
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host} port {port}: {error.strerror or error}. Choose another --host or --port",
