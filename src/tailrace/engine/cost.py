@@ -45,6 +45,7 @@ class CostModel:
         self._theta = (_PRIOR if coefficients is None else coefficients) * _TYPICAL
         self._doubt = np.maximum(self._theta, 1e-4) ** 2  # variance of each coefficient that is never exceeded
         self._covariance = np.diag(self._doubt)
+        self._plain = self.coefficients.tolist()
         self.spread = 1.1  # the settings' quantile of measured / predicted
         self.step_seconds = 0.0  # smoothed length of recent steps
         self.tokens_per_second = 0.0  # smoothed computed tokens (prefill and decode), for drain rates
@@ -55,7 +56,7 @@ class CostModel:
 
     def predict(self, work: Work) -> float:
         """Mean seconds of a step."""
-        a, b, c, d, e = self.coefficients.tolist()
+        a, b, c, d, e = self._plain
         return float(a + b * work.prefill + c * work.decode + d * work.kv_tokens + e * work.attention)
 
     def observe(self, work: Work, seconds: float) -> None:
@@ -67,7 +68,7 @@ class CostModel:
     def chunk_tokens(self, decode_rows: int, kv_tokens: int) -> int:
         """The largest prefill whose step likely stays under the target, within the settings' bounds."""
         settings = self.settings
-        a, b, c, d, _ = self.coefficients.tolist()
+        a, b, c, d, _ = self._plain
         target = settings.decode_target if decode_rows else settings.idle_target
         left = target / self.spread - a - c * decode_rows - d * kv_tokens
         fits = left / b if b > 0 else settings.most_chunk
@@ -78,7 +79,7 @@ class CostModel:
         """How long the engine needs for this much waiting work at its recent pace; for Retry-After."""
         pace = self.tokens_per_second
         if pace <= 0:
-            _, b, c, _, _ = self.coefficients.tolist()
+            _, b, c, _, _ = self._plain
             return float(b * prompt_tokens + c * sequences * mean_output)
         return (prompt_tokens + sequences * mean_output) / pace
 
@@ -104,7 +105,8 @@ class CostModel:
         gain = self._covariance @ x
         gain /= forgetting * _NOISE + float(x @ gain)
         self._theta = np.maximum(self._theta + gain * (ratio - float(x @ self._theta)), 0.0)
-        self._covariance -= np.outer(gain, x @ self._covariance)
+        self._plain = (self._theta / _TYPICAL).tolist()
+        self._covariance -= gain[:, None] * (x @ self._covariance)
         self._covariance /= forgetting
         excess = float((self._covariance.diagonal() / self._doubt).max())
         if excess > 1.0:  # forgetting without news must not blow up

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tailrace.engine.kv.manager import BlockTable
 from tailrace.engine.sample.batch import SamplingBatch, forced
 from tailrace.engine.step import Row, Scores, StepPlan, StepResult
 
@@ -40,29 +41,26 @@ class NativeRunner:
         self._kv = kv
         self._sampling = SamplingBatch(slots, end_ids)
         self._tables = np.zeros((slots, max_blocks), np.int32)
+        self._copied: list[tuple[BlockTable | None, int]] = [(None, 0)] * slots  # what each row of _tables shows
         self._sample_at: list[int] = []  # per row of the plan: index of its last position's logits
         self._score_at: list[tuple[Row, int]] = []  # scoring rows and the index of their first logits
 
     def forward(self, plan: StepPlan) -> None:
         copy_blocks(self._kv, plan)
         rows = plan.rows
-        tables = self._tables
         parts, firsts, counts = [], [], []
         for place, (sequence, first, count, _, _) in enumerate(rows):
             parts.append(sequence.tokens[first : first + count])
             firsts.append(first)
             counts.append(count)
-            table = sequence.table
-            assert table is not None
-            used = len(table.blocks)
-            tables[place, :used] = table.row[:used]
+            self._show(place, sequence.table)
         starts = list(accumulate(counts, initial=0))
         self._model.forward(
             self._kv,
             np.concatenate(parts),
             np.array(starts, np.int32),
             np.array(firsts, np.int32),
-            tables[: len(rows)],
+            self._tables[: len(rows)],
             np.array(self._logit_rows(plan, starts), np.int32),
         )
 
@@ -74,6 +72,14 @@ class NativeRunner:
         parameters = self._sampling.parameters(plan.samplers)
         tokens, logprobs, top_ids, top = self._model.sample(np.array(at, np.int32), *parameters)
         return StepResult(tokens.tolist(), logprobs, top_ids, top, scores)
+
+    def _show(self, place: int, table: BlockTable | None) -> None:
+        assert table is not None
+        shown, changes = self._copied[place]
+        if shown is not table or changes != table.changes:
+            used = len(table.blocks)
+            self._tables[place, :used] = table.row[:used]
+            self._copied[place] = (table, table.changes)
 
     def _logit_rows(self, plan: StepPlan, starts: list[int]) -> list[int]:
         """Flat rows that need logits, ascending; notes where each row's logits will be."""

@@ -63,6 +63,12 @@ class _Draft:
         self.score_rows = 0
         self.decode = self.kv_tokens = self.prefill = self.attention = 0
 
+    def add_decode(self, sequence: Sequence, first: int) -> None:
+        """A row behind the prompt: it is sampled, and has no followers and no scores."""
+        self.samplers.append(sequence)
+        self.sample_rows.append(len(self.rows))
+        self.rows.append(Row(sequence, first, 1))
+
     def add(self, row: Row) -> None:
         sequence, first, size, *_ = row
         if first + size == sequence.known and sequence.group.request.stop.max_tokens:
@@ -208,14 +214,17 @@ class Scheduler:
         """Rows for the sequences that lack one token."""
         reserve = self.kv.reserve
         for sequence in tuple(self.running):
-            if sequence.known - sequence.computed != 1 or sequence.state is not State.RUNNING:
-                continue
             first = sequence.computed
+            if sequence.known - first != 1 or sequence.state is not State.RUNNING:
+                continue
             assert sequence.table is not None
             if not reserve(sequence.table, first, first + 1) and not self._make_room(draft, sequence):
                 draft.stalled.add(sequence)
                 continue
-            draft.add(self._row(draft, sequence, 1))
+            if first < sequence.group.prompt_tokens:
+                draft.add(self._row(draft, sequence, 1))
+            else:
+                draft.add_decode(sequence, first)
             draft.decode += 1
             draft.kv_tokens += first + 1
 
@@ -359,24 +368,24 @@ class Scheduler:
         return updates
 
     def _advance(self, row: Row, updates: list[Update], now: float) -> None:
-        sequence, stop, table = row.sequence, row.first + row.size, row.sequence.table
+        sequence, first, size, score_from, score_to = row
+        group, table, stop = sequence.group, sequence.table, first + size
         assert table is not None
-        if stop > sequence.peak:
-            group = sequence.group
-            group.computed_prompt += max(0, min(stop, group.prompt_tokens) - max(row.first, sequence.peak))
-            group.recomputed += max(0, sequence.peak - row.first)
-            sequence.peak = stop
+        if first < sequence.peak or first < group.prompt_tokens:
+            group.computed_prompt += max(0, min(stop, group.prompt_tokens) - max(first, sequence.peak))
+            group.recomputed += max(0, min(stop, sequence.peak) - first)
+            sequence.peak = max(sequence.peak, stop)
         else:
-            sequence.group.recomputed += row.size
+            sequence.peak = stop
         sequence.computed = stop
-        if row.score_to > row.score_from:
-            sequence.scored = row.score_to
-        if stop - len(table.path) * self.kv.block_tokens >= self.kv.block_tokens:
+        if score_to > score_from:
+            sequence.scored = score_to
+        if stop % self.kv.block_tokens == 0 or size > 1:
             self.kv.commit(table, sequence.tokens, stop)
-        if stop < sequence.known:
+        if first >= group.prompt_tokens or stop < sequence.known:
             return
-        if not sequence.group.request.stop.max_tokens:
-            updates.extend(self.end(sequence.group, FinishReason.LENGTH, now))
+        if not group.request.stop.max_tokens:
+            updates.extend(self.end(group, FinishReason.LENGTH, now))
         elif sequence.followers:
             self._fork(sequence)
 

@@ -86,7 +86,7 @@ class Group:
 
     __slots__ = (
         "arrival", "cached", "computed_prompt", "key_seed", "preemptions", "prompt_tokens", "recomputed", "request",
-        "sequences", "started",
+        "sequences", "started", "wants_scores",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest, arrival: int, key_seed: int) -> None:
@@ -95,6 +95,7 @@ class Group:
         self.arrival = arrival
         self.key_seed = key_seed
         self.prompt_tokens = len(request.prompt)
+        self.wants_scores = request.prompt_logprobs is not None
         self.started: float | None = None
         self.cached = 0
         self.computed_prompt = 0
@@ -106,10 +107,6 @@ class Group:
         leader.followers = self.sequences[1:]
         for follower in leader.followers:
             follower.state = State.HELD
-
-    @property
-    def wants_scores(self) -> bool:
-        return self.request.prompt_logprobs is not None
 
     @property
     def done(self) -> bool:

@@ -44,24 +44,30 @@ class Eviction:
 
 
 class BlockTable:
-    """One sequence's blocks in token order. `row` mirrors `blocks` for the native call; only KvManager writes it."""
+    """One sequence's blocks in token order. `row` mirrors `blocks` for the native call; only KvManager writes it.
 
-    __slots__ = ("blocks", "path", "row", "salt", "shared_tail")
+    `changes` counts the changes of `row`, so that a copy can be known to be current.
+    """
+
+    __slots__ = ("blocks", "changes", "path", "row", "salt", "shared_tail")
 
     def __init__(self, salt: bytes, max_blocks: int) -> None:
         self.salt = salt
         self.blocks: list[int] = []
         self.row = np.zeros(max_blocks, dtype=np.int32)
+        self.changes = 0
         self.path: list[Node] = []  # the tree's nodes of the first len(path) blocks
         self.shared_tail = False  # the last block may be partly full and held by another table too
 
     def append(self, block: int) -> None:
         self.row[len(self.blocks)] = block
         self.blocks.append(block)
+        self.changes += 1
 
     def replace(self, index: int, block: int) -> None:
         self.row[index] = block
         self.blocks[index] = block
+        self.changes += 1
 
 
 class KvManager:
