@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from channel import answer
-from tailrace.cli.assemble import build_engine
+from tailrace.cli.assemble import ready_model
 
 from tailrace.config import load
 from tailrace.types import GenerateRequest, SamplingParams, StopConditions
@@ -22,7 +22,7 @@ class Tailrace:
 
     def load(self, model: str, threads: int) -> dict[str, Any]:
         flags = {"engine.model": model, "engine.threads": threads, "engine.prefix_cache": False}
-        self._engine = build_engine(load(flags=flags).config.engine)
+        self._engine = ready_model(load(flags=flags).config.engine)
         self._engine.backend.start()
         loaded = self._engine.loaded
         return {"version": f"{_version()} ({loaded.variant}, {loaded.weights})"}
