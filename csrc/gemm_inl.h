@@ -15,6 +15,7 @@
 //
 // Ops of a variant:
 //   kRows                                      rows of the register tile
+//   kStreamNibbles, kStreamBytes               up to this many rows weights are widened as they stream, anew for each strip
 //   stream_int8 / stream_nib4(rows, x, k, panel, sums)   sums[r * 32 + 0..15] = dot products over all k, rows <= kRows
 //   expand_int8 / expand_nib4(panel, k0, k1, out)   int16 [(k1-k0)/2][16][2]
 //   dot_int16(rows, x, stride, panel, pairs, sums, first)   as dot_bf16 for integers; sums have a row stride of 32
@@ -132,6 +133,7 @@ inline size_t scratch_bytes(int max_k, int head_dim, int) {
 struct Tile {
   const Linear* w;
   const uint8_t* panels;  // two panels
+  const uint8_t* next;    // the panels this thread will probably need after these
   const uint8_t* rows;    // first row of the block
   int64_t stride;         // bytes between rows
   int first, count;       // rows
@@ -145,20 +147,34 @@ int strip_rows(int count) {
 
 template <class Ops>
 void stream_panels(const Tile& tile, int32_t* sums) {
-  const int64_t bytes = panel_bytes(tile.w->format, tile.w->k);
-  const int16_t* x = reinterpret_cast<const int16_t*>(tile.rows);
+  const int k = tile.w->k, strip = strip_rows<Ops>(tile.count);
+  const int64_t bytes = panel_bytes(tile.w->format, k);
   for (int p = 0; p < 2; ++p) {
-    if (tile.w->format == Format::nib4) {
-      Ops::stream_nib4(tile.count, x, tile.w->k, tile.panels + p * bytes, sums + p * kPanel);
-    } else {
-      Ops::stream_int8(tile.count, x, tile.w->k, tile.panels + p * bytes, sums + p * kPanel);
+    for (int r = 0; r < tile.count; r += strip) {
+      const int rows = tile.count - r < strip ? tile.count - r : strip;
+      const int16_t* x = reinterpret_cast<const int16_t*>(tile.rows + r * tile.stride);
+      int32_t* out = sums + r * kTileColumns + p * kPanel;
+      if (tile.w->format == Format::nib4) {
+        Ops::stream_nib4(rows, x, k, tile.panels + p * bytes, out);
+      } else {
+        Ops::stream_int8(rows, x, k, tile.panels + p * bytes, out);
+      }
     }
   }
 }
 
+// Touches part `index` of `parts` of some bytes: weights of the next panel come in while this one is used.
+inline void prefetch_part(const uint8_t* from, int64_t bytes, int index, int parts) {
+  const int64_t first = bytes * index / parts, last = bytes * (index + 1) / parts;
+  for (int64_t i = first; i < last; i += kCacheLine) __builtin_prefetch(from + i, 0, 2);
+}
+
 template <class Ops>
-void sweep_panel(const Tile& tile, const uint8_t* panel, int16_t* wide, int32_t* sums) {
-  const int k = tile.w->k, strip = strip_rows<Ops>(tile.count);
+void sweep_panel(const Tile& tile, int p, int16_t* wide, int32_t* sums) {
+  const int k = tile.w->k, strip = strip_rows<Ops>(tile.count), strips = static_cast<int>(ceil_div(tile.count, strip));
+  const int64_t bytes = panel_bytes(tile.w->format, k);
+  const uint8_t* panel = tile.panels + p * bytes;
+  const uint8_t* next = p == 0 ? panel + bytes : tile.next;
   for (int k0 = 0; k0 < k; k0 += kPanelChunk) {
     const int k1 = k0 + kPanelChunk < k ? k0 + kPanelChunk : k;
     if (tile.w->format == Format::nib4) {
@@ -169,6 +185,7 @@ void sweep_panel(const Tile& tile, const uint8_t* panel, int16_t* wide, int32_t*
     for (int r = 0; r < tile.count; r += strip) {
       const int rows = tile.count - r < strip ? tile.count - r : strip;
       const int16_t* x = reinterpret_cast<const int16_t*>(tile.rows + r * tile.stride) + k0;
+      if (k0 == 0) prefetch_part(next, bytes, r / strip, strips);
       Ops::dot_int16(rows, x, tile.stride / 2, wide, (k1 - k0) / 2, sums + r * kTileColumns, k0 == 0);
     }
   }
@@ -217,7 +234,7 @@ inline void write_tile(const GemmTask& task, const float* y, int column, int fir
 }
 
 template <class Ops>
-void gemm(const GemmTask& task, int index, int, const Scratch& scratch) {
+void gemm(const GemmTask& task, int index, int threads, const Scratch& scratch) {
   const Linear& w = *task.w;
   const int tiles = w.n_pad / kTileColumns, block = row_block<Ops>(w, task.x.m);
   Tile tile;
@@ -227,16 +244,17 @@ void gemm(const GemmTask& task, int index, int, const Scratch& scratch) {
   tile.stride = row_stride_bytes(w.format, w.k);
   tile.rows = task.x.data + tile.first * tile.stride;
   tile.panels = w.packed + int64_t{index % tiles} * 2 * panel_bytes(w.format, w.k);
+  tile.next = tile.panels + int64_t{threads} * 2 * panel_bytes(w.format, w.k);
   int16_t* wide = reinterpret_cast<int16_t*>(scratch.data);
   int32_t* sums = reinterpret_cast<int32_t*>(wide + kPanelChunk * kPanel);
   const int column = index % tiles * kTileColumns;
   if (w.format == Format::bf16) {
     sweep_bf16<Ops>(tile, reinterpret_cast<float*>(sums));
   } else {
-    if (tile.count <= Ops::kRows) {
+    if (tile.count <= (w.format == Format::nib4 ? Ops::kStreamNibbles : Ops::kStreamBytes)) {
       stream_panels<Ops>(tile, sums);
     } else {
-      for (int p = 0; p < 2; ++p) sweep_panel<Ops>(tile, tile.panels + p * panel_bytes(w.format, w.k), wide, sums + p * kPanel);
+      for (int p = 0; p < 2; ++p) sweep_panel<Ops>(tile, p, wide, sums + p * kPanel);
     }
     scale_sums(sums, tile.count, w.scale + column, task.x.step + tile.first);
   }

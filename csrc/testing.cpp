@@ -1,11 +1,355 @@
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
-
 #include "testing_bind.h"
 
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "arrays.h"
+#include "checks.h"
+#include "cpu.h"
+#include "probe.h"
+#include "step.h"
+
 namespace tailrace {
-void bind_testing(nanobind::module_&) {}
+
+namespace {
+
+Format parse(const std::string& fmt) {
+  return fmt == "bf16" ? Format::bf16 : fmt == "nib4" ? Format::nib4 : Format::int8;
 }
+
+// A consumer without weights: enough for kernels that only quantize.
+OwnedLinear consumer_of(const std::string& fmt, int n, int k, const uint8_t* packed, const std::optional<AnyArray>& scale,
+                        const AnyArray& wide) {
+  const int count = axis_size(wide, "wide", 0);
+  const int32_t* channels = array_data<int32_t>(wide, "wide", {kAnySize});
+  check_wide(channels, count, k);
+  OwnedLinear w;
+  w.assign(parse(fmt), n, k, packed, scale ? array_data<float>(*scale, "scale", {n}) : nullptr, channels, count);
+  return w;
+}
+
+// Quantized rows and their memory.
+struct Rows {
+  Memory bytes, steps;
+  QuantRows view;
+  Rows(const Kernels& kernels, const Linear& w, int m) {
+    bytes.reserve(kernels.rows_bytes(w.format, m, w.k, w.wide_count));
+    steps.reserve(round_up(m, 32) * sizeof(float));
+    view = {bytes.data(), steps.as<float>(), m};
+  }
+};
+
+struct Work {
+  Memory memory;
+  Scratch scratch;
+  Work(const Kernels& kernels, int k, int head_dim, int group) {
+    memory.reserve(kernels.scratch_bytes(k, head_dim, group));
+    scratch = {memory.data(), memory.bytes()};
+  }
+};
+
+FloatView row_major(const float* data, int64_t stride) {
+  return {const_cast<float*>(data), kTileColumns, kTileColumns, stride};
+}
+
+// Integers (bf16: bit patterns) and steps of quantized rows.
+nb::tuple read_rows(const Kernels& kernels, const Linear& w, const QuantRows& rows) {
+  NewArray<int32_t> q({static_cast<size_t>(rows.m), static_cast<size_t>(w.k)});
+  NewArray<float> step({static_cast<size_t>(rows.m)});
+  for (int r = 0; r < rows.m; ++r) kernels.read_row(w, rows, r, q.data + int64_t{r} * w.k);
+  std::memcpy(step.data, rows.step, sizeof(float) * rows.m);
+  return nb::make_tuple(q.object, step.object);
+}
+
+nb::tuple quantize(const std::string& variant, const std::string& fmt, const AnyArray& x, const AnyArray& wide) {
+  const Kernels& kernels = find_variant(variant);
+  const int m = axis_size(x, "x", 0), k = axis_size(x, "x", 1);
+  const OwnedLinear w = consumer_of(fmt, 32, k, nullptr, std::nullopt, wide);
+  Rows rows(kernels, w.view, m);
+  Work work(kernels, k, 32, 1);
+  const QuantTask task{row_major(array_data<float>(x, "x", {m, k}), k), &w.view, rows.view};
+  for (int r = 0; r < m; ++r) kernels.quantize_row(task, r, work.scratch);
+  return read_rows(kernels, w.view, rows.view);
+}
+
+nb::tuple norm(const std::string& variant, const std::string& fmt, const AnyArray& residual, const std::optional<AnyArray>& delta,
+               const AnyArray& weight, float eps, const AnyArray& wide) {
+  const Kernels& kernels = find_variant(variant);
+  const int m = axis_size(residual, "residual", 0), k = axis_size(residual, "residual", 1);
+  const OwnedLinear w = consumer_of(fmt, 32, k, nullptr, std::nullopt, wide);
+  Rows rows(kernels, w.view, m);
+  Work work(kernels, k, 32, 1);
+  const std::initializer_list<size_t> shape = {static_cast<size_t>(m), static_cast<size_t>(k)};
+  NewArray<float> sum(shape), normed(shape);
+  std::memcpy(sum.data, array_data<float>(residual, "residual", {m, k}), sizeof(float) * m * k);
+  NormTask task;
+  task.residual = sum.data, task.hidden = k, task.weight = array_data<float>(weight, "weight", {k}), task.eps = eps;
+  if (delta) task.delta = row_major(array_data<float>(*delta, "delta", {m, k}), k);
+  task.consumer = &w.view, task.out = rows.view, task.normed = normed.data;
+  for (int r = 0; r < m; ++r) kernels.norm_row(task, r, work.scratch);
+  return nb::make_tuple(sum.object, normed.object, read_rows(kernels, w.view, rows.view));
+}
+
+// Quantizes x, multiplies `repeats` times, returns y [M, N] (with silu: [M, N/2]) and the best time of one product in seconds.
+nb::tuple gemm(const std::string& variant, const std::string& fmt, const AnyArray& packed, int n, const std::optional<AnyArray>& scale,
+               const AnyArray& wide, const AnyArray& x, bool silu, Team& team, int repeats) {
+  const Kernels& kernels = find_variant(variant);
+  const int m = axis_size(x, "x", 0), k = axis_size(x, "x", 1), count = axis_size(wide, "wide", 0);
+  const size_t bytes = kernels.packed_bytes(parse(fmt), n, k, count);
+  const uint8_t* weights = array_data<uint8_t>(packed, "packed", {static_cast<int64_t>(bytes)});
+  const OwnedLinear w = consumer_of(fmt, n, k, weights, scale, wide);
+  Rows rows(kernels, w.view, m);
+  Work work(kernels, k, 32, 1);
+  std::vector<Work> works;
+  for (int i = 0; i < team.threads(); ++i) works.emplace_back(kernels, k, 32, 1);
+  const QuantTask quant{row_major(array_data<float>(x, "x", {m, k}), k), &w.view, rows.view};
+  for (int r = 0; r < m; ++r) kernels.quantize_row(quant, r, work.scratch);
+  const int width = silu ? kTileColumns / 2 : kTileColumns, columns = silu ? n / 2 : n;
+  Memory out(sizeof(float) * m * w.view.n_pad);
+  const GemmTask task{&w.view, rows.view, {out.as<float>(), width, int64_t{m} * width, width}, silu};
+  double best = 1e30;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    team.run([&](int member) {
+      if (kernels.enter) kernels.enter();
+      team.each(kernels.gemm_tasks(w.view, m, team.threads()),
+                [&](int t) { kernels.gemm(task, t, team.threads(), works[member].scratch); });
+      if (kernels.leave) kernels.leave();
+    });
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  NewArray<float> y({static_cast<size_t>(m), static_cast<size_t>(columns)});
+  for (int r = 0; r < m; ++r) {
+    for (int c = 0; c < columns; ++c) y.data[int64_t{r} * columns + c] = out.as<float>()[(int64_t{c / width} * m + r) * width + c % width];
+  }
+  return nb::make_tuple(y.object, best);
+}
+
+nb::object embed(const std::string& variant, const AnyArray& rows, const std::string& fmt, int hidden, const AnyArray& tokens) {
+  const Kernels& kernels = find_variant(variant);
+  EmbedTask task;
+  task.hidden = hidden;
+  task.rows = static_cast<const uint8_t*>(rows.data());
+  task.row_bytes = fmt == "f32" ? 4 * hidden : fmt == "q8_0" ? hidden / 32 * 34 : 2 * hidden;
+  task.format = fmt == "f32"    ? EmbeddingFormat::f32
+                : fmt == "f16"  ? EmbeddingFormat::f16
+                : fmt == "bf16" ? EmbeddingFormat::bf16
+                                : EmbeddingFormat::q8_0;
+  const int m = axis_size(tokens, "tokens", 0);
+  const int32_t* ids = array_data<int32_t>(tokens, "tokens", {m});
+  NewArray<float> out({static_cast<size_t>(m), static_cast<size_t>(hidden)});
+  for (int r = 0; r < m; ++r) kernels.embed_row(task, ids[r], out.data + int64_t{r} * hidden);
+  return out.object;
+}
+
+// A cache of one layer whose sequence uses `table`.
+struct Cache {
+  Memory memory;
+  KvView view;
+  Cache(int kv_heads, int head_dim, const int32_t* table, int blocks) {
+    view.layout = {1, kv_heads, head_dim};
+    const int most = blocks ? *std::max_element(table, table + blocks) + 1 : 1;
+    memory.reserve(most * view.layout.block_bytes());
+    view.base = memory.data();
+  }
+};
+
+// Element (token, d) of the K and V parts of a block.
+bf16* key_cell(const KvView& kv, int block, int head, int slot, int d) {
+  return reinterpret_cast<bf16*>(kv.keys(block, head)) + (slot / 16 * kv.layout.head_dim / 2 + d / 2) * 32 + slot % 16 * 2 + d % 2;
+}
+bf16* value_cell(const KvView& kv, int block, int head, int slot, int d) {
+  return reinterpret_cast<bf16*>(kv.values(block, head)) + (d / 16 * kBlockTokens / 2 + slot / 2) * 32 + d % 16 * 2 + slot % 2;
+}
+
+// Calls fn(cell in the cache, index in [tokens][kv_heads][head_dim]) for every element.
+template <class Cell, class F>
+void each_cell(const KvView& kv, const int32_t* table, int tokens, Cell cell, F&& fn) {
+  const int heads = kv.layout.kv_heads, head_dim = kv.layout.head_dim;
+  for (int t = 0; t < tokens; ++t) {
+    for (int h = 0; h < heads; ++h) {
+      for (int d = 0; d < head_dim; ++d) {
+        fn(cell(kv, table[t / kBlockTokens], h, t % kBlockTokens, d), (int64_t{t} * heads + h) * head_dim + d);
+      }
+    }
+  }
+}
+
+// qkv rows at the given positions -> q [M, heads * head_dim], keys and values [tokens, kv_heads, head_dim] as bf16 bits.
+nb::tuple rope_append(const std::string& variant, const AnyArray& qkv, const AnyArray& positions, const AnyArray& cos,
+                      const AnyArray& sin, int heads, int kv_heads, int head_dim, float q_scale) {
+  const Kernels& kernels = find_variant(variant);
+  const int m = axis_size(positions, "positions", 0), width = (heads + 2 * kv_heads) * head_dim;
+  const int32_t* at = array_data<int32_t>(positions, "positions", {m});
+  const int tokens = *std::max_element(at, at + m) + 1;
+  std::vector<int32_t> table(ceil_div(tokens, kBlockTokens));
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
+  Cache cache(kv_heads, head_dim, table.data(), static_cast<int>(table.size()));
+  std::vector<RowPlace> places;
+  for (int r = 0; r < m; ++r) places.push_back({at[r], at[r] / kBlockTokens});
+  Work work(kernels, width, head_dim, heads / kv_heads);
+  NewArray<float> q({static_cast<size_t>(m), static_cast<size_t>(heads) * head_dim});
+  RopeTask task;
+  task.qkv = row_major(array_data<float>(qkv, "qkv", {m, width}), width);
+  task.heads = heads, task.rope_dim = 2 * axis_size(cos, "cos", 1);
+  task.cos = array_data<float>(cos, "cos", {kAnySize, kAnySize});
+  task.sin = array_data<float>(sin, "sin", {kAnySize, kAnySize});
+  task.places = places.data(), task.kv = cache.view, task.q = q.data, task.q_scale = q_scale;
+  for (int r = 0; r < m; ++r) kernels.rope_row(task, r, work.scratch);
+  const std::initializer_list<size_t> shape = {static_cast<size_t>(tokens), static_cast<size_t>(kv_heads), static_cast<size_t>(head_dim)};
+  NewArray<bf16> keys(shape), values(shape);
+  each_cell(cache.view, table.data(), tokens, key_cell, [&](bf16* c, int64_t i) { keys.data[i] = *c; });
+  each_cell(cache.view, table.data(), tokens, value_cell, [&](bf16* c, int64_t i) { values.data[i] = *c; });
+  return nb::make_tuple(q.object, keys.object, values.object);
+}
+
+struct Partials {
+  std::vector<float> max, sum, out;
+  Partials(int rows, int head_dim) : max(rows), sum(rows), out(static_cast<size_t>(rows) * head_dim) {}
+  Partial view() { return {max.data(), sum.data(), out.data()}; }
+};
+
+// q [M, heads, head_dim] (scaled) over keys and values [tokens, kv_heads, head_dim] bf16 bits, tiles of `tile_positions`.
+// Returns out [M, heads, head_dim] and the best time of `repeats` runs in seconds.
+nb::tuple attention(const std::string& variant, const AnyArray& q, const AnyArray& keys, const AnyArray& values, const AnyArray& table,
+                    int first_position, int tile_positions, int repeats) {
+  const Kernels& kernels = find_variant(variant);
+  const int m = axis_size(q, "q", 0), heads = axis_size(q, "q", 1), head_dim = axis_size(q, "q", 2);
+  const int tokens = axis_size(keys, "keys", 0), kv_heads = axis_size(keys, "keys", 1), group = heads / kv_heads;
+  check(first_position + m <= tokens, "keys must cover every position");
+  const int blocks = axis_size(table, "table", 0);
+  const int32_t* ids = array_data<int32_t>(table, "table", {ceil_div(tokens, kBlockTokens)});
+  Cache cache(kv_heads, head_dim, ids, blocks);
+  const bf16* k = array_data<bf16>(keys, "keys", {tokens, kv_heads, head_dim});
+  const bf16* v = array_data<bf16>(values, "values", {tokens, kv_heads, head_dim});
+  each_cell(cache.view, ids, tokens, key_cell, [&](bf16* c, int64_t i) { *c = k[i]; });
+  each_cell(cache.view, ids, tokens, value_cell, [&](bf16* c, int64_t i) { *c = v[i]; });
+  const float* queries = array_data<float>(q, "q", {m, heads, head_dim});
+  NewArray<float> out({static_cast<size_t>(m), static_cast<size_t>(heads), static_cast<size_t>(head_dim)});
+  Work work(kernels, 64, head_dim, group);
+  Partials total(tile_positions * group, head_dim), next(tile_positions * group, head_dim);
+  auto run_tile = [&](int first, int head) {
+    AttentionTask task;
+    task.q_stride = int64_t{heads} * head_dim;
+    task.q = queries + first * task.q_stride + int64_t{head} * group * head_dim;
+    task.positions = std::min(tile_positions, m - first), task.group = group;
+    task.first_position = first_position + first, task.kv_head = head, task.kv = cache.view, task.block_table = ids;
+    const int rows = task.positions * group, segments = static_cast<int>(ceil_div(task.first_position + task.positions, kSegmentTokens));
+    for (int s = 0; s < segments; ++s) {
+      kernels.attention_segment(task, s, s ? next.view() : total.view(), work.scratch);
+      if (s) kernels.attention_merge(total.view(), next.view(), rows, head_dim);
+    }
+    for (int r = 0; r < rows; ++r) {
+      kernels.attention_finish(total.view(), r, head_dim, out.data + (int64_t{first + r / group} * heads + head * group + r % group) * head_dim);
+    }
+  };
+  if (kernels.enter) kernels.enter();
+  double best = 1e30;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int head = 0; head < kv_heads; ++head) {
+      for (int first = 0; first < m; first += tile_positions) run_tile(first, head);
+    }
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  if (kernels.leave) kernels.leave();
+  return nb::make_tuple(out.object, best);
+}
+
+// Times `runs` empty phases of a team; returns seconds a phase.
+double barrier_seconds(Team& team, int runs) {
+  const auto start = std::chrono::steady_clock::now();
+  team.run([&](int) {
+    for (int i = 0; i < runs; ++i) team.barrier();
+  });
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / runs;
+}
+
+// Sums 0 .. tasks-1 once a phase with tasks claimed by all members.
+int64_t team_sum(Team& team, int tasks, int phases) {
+  std::atomic<int64_t> sum{0};
+  team.run([&](int) {
+    for (int i = 0; i < phases; ++i) {
+      team.each(tasks, [&](int t) { sum.fetch_add(t); });
+      team.barrier();
+    }
+  });
+  return sum.load();
+}
+
+double elapsed(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Best operations per second of one core over `seconds`; 0 where the CPU lacks AVX2.
+double peak(double seconds, void (*rounds)(int), int operations) {
+  constexpr int kRounds = 20000;
+  bool avx2 = false;
+  for (const Kernels* table : runnable_variants()) avx2 = avx2 || table == avx2_kernels();
+  if (!avx2) return 0;
+  double best = 1e30;
+  for (const auto begin = std::chrono::steady_clock::now(); elapsed(begin) < seconds;) {
+    const auto start = std::chrono::steady_clock::now();
+    rounds(kRounds);
+    best = std::min(best, elapsed(start));
+  }
+  return double{kRounds} * kProbeChains * operations / best;
+}
+
+uint64_t read_through(const uint8_t* p, int64_t bytes) {
+  typedef uint64_t u64x2 __attribute__((vector_size(16)));
+  u64x2 a{}, b{}, c{}, d{};
+  for (const auto* v = reinterpret_cast<const u64x2*>(p); bytes > 0; bytes -= 64, v += 4) a ^= v[0], b ^= v[1], c ^= v[2], d ^= v[3];
+  const u64x2 all = (a ^ b) ^ (c ^ d);
+  return all[0] ^ all[1];
+}
+
+// Bytes per second when the whole team reads `bytes` once, best of `repeats`.
+double read_bandwidth(Team& team, int64_t bytes, int repeats) {
+  constexpr int64_t kPiece = 64 << 10;
+  const int pieces = static_cast<int>(bytes / kPiece);
+  check(pieces > 0, "bytes must be at least 65536");
+  Memory memory(pieces * kPiece);
+  std::memset(memory.data(), 1, pieces * kPiece);
+  double best = 1e30;
+  std::atomic<uint64_t> keep{0};
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    team.run([&](int) { team.each(pieces, [&](int t) { keep ^= read_through(memory.data() + t * kPiece, kPiece); }); });
+    best = std::min(best, elapsed(start));
+  }
+  return double{kPiece} * pieces / best;
+}
+
+}  // namespace
+
+void bind_testing(nb::module_& m) {
+  m.def("quantize", &quantize, nb::arg("variant"), nb::arg("fmt"), nb::arg("x"), nb::arg("wide"));
+  m.def("norm", &norm, nb::arg("variant"), nb::arg("fmt"), nb::arg("residual"), nb::arg("delta").none(), nb::arg("weight"),
+        nb::arg("eps"), nb::arg("wide"));
+  m.def("gemm", &gemm, nb::arg("variant"), nb::arg("fmt"), nb::arg("packed"), nb::arg("n"), nb::arg("scale").none(), nb::arg("wide"),
+        nb::arg("x"), nb::arg("silu"), nb::arg("team"), nb::arg("repeats") = 1);
+  m.def("embed", &embed, nb::arg("variant"), nb::arg("rows"), nb::arg("fmt"), nb::arg("hidden"), nb::arg("tokens"));
+  m.def("rope_append", &rope_append, nb::arg("variant"), nb::arg("qkv"), nb::arg("positions"), nb::arg("cos"), nb::arg("sin"),
+        nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("q_scale"));
+  m.def("attention", &attention, nb::arg("variant"), nb::arg("q"), nb::arg("keys"), nb::arg("values"), nb::arg("table"),
+        nb::arg("first_position"), nb::arg("tile_positions"), nb::arg("repeats") = 1);
+  m.def("barrier_seconds", &barrier_seconds, nb::arg("team"), nb::arg("runs"), nb::call_guard<nb::gil_scoped_release>());
+  m.def("team_sum", &team_sum, nb::arg("team"), nb::arg("tasks"), nb::arg("phases"), nb::call_guard<nb::gil_scoped_release>());
+  m.def("madd_peak", [](double seconds) { return peak(seconds, madd_rounds, 32); }, nb::arg("seconds"),
+        nb::call_guard<nb::gil_scoped_release>());
+  m.def("fma_peak", [](double seconds) { return peak(seconds, fma_rounds, 16); }, nb::arg("seconds"),
+        nb::call_guard<nb::gil_scoped_release>());
+  m.def("read_bandwidth", &read_bandwidth, nb::arg("team"), nb::arg("bytes"), nb::arg("repeats"),
+        nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace tailrace

@@ -12,6 +12,11 @@ namespace {
 #include "attention_inl.h"
 #include "gemm_inl.h"
 
+// Register tiles are arrays of vectors: they live in registers only when every loop over them is unrolled early.
+#define TAILRACE_UNROLL _Pragma("GCC unroll 8")
+// Kept out of line, so that all 16 registers are theirs.
+#define TAILRACE_KERNEL __attribute__((noinline))
+
 constexpr int kPrefetchBytes = 1024;  // ahead in the weight stream
 
 inline __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
@@ -30,23 +35,23 @@ struct IntTile {
   __m256i acc[R][2];
 
   void clear() {
-    for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_si256();
+    TAILRACE_UNROLL for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_si256();
   }
   void load_sums(const int32_t* sums) {
-    for (int r = 0; r < R; ++r) {
+    TAILRACE_UNROLL for (int r = 0; r < R; ++r) {
       acc[r][0] = load(sums + r * kTileColumns);
       acc[r][1] = load(sums + r * kTileColumns + kLanes);
     }
   }
   void store(int32_t* sums) const {
-    for (int r = 0; r < R; ++r) {
+    TAILRACE_UNROLL for (int r = 0; r < R; ++r) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kTileColumns), acc[r][0]);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * kTileColumns + kLanes), acc[r][1]);
     }
   }
   // One input pair: w0 holds outputs 0-7, w1 outputs 8-15.
   void add(const int16_t* x, int64_t stride, __m256i w0, __m256i w1) {
-    for (int r = 0; r < R; ++r) {
+    TAILRACE_UNROLL for (int r = 0; r < R; ++r) {
       const __m256i pair = input_pair(x + r * stride);
       acc[r][0] = _mm256_add_epi32(acc[r][0], _mm256_madd_epi16(pair, w0));
       acc[r][1] = _mm256_add_epi32(acc[r][1], _mm256_madd_epi16(pair, w1));
@@ -69,7 +74,7 @@ struct Factors {
 };
 
 template <int R>
-void dot_int16_rows(const int16_t* x, int64_t stride, const int16_t* panel, int pairs, int32_t* sums, bool first) {
+TAILRACE_KERNEL void dot_int16_rows(const int16_t* x, int64_t stride, const int16_t* panel, int pairs, int32_t* sums, bool first) {
   IntTile<R> tile;
   if (first) {
     tile.clear();
@@ -81,7 +86,7 @@ void dot_int16_rows(const int16_t* x, int64_t stride, const int16_t* panel, int 
 }
 
 template <int R>
-void stream_int8_rows(const int16_t* x, int k, const uint8_t* panel, int32_t* sums) {
+TAILRACE_KERNEL void stream_int8_rows(const int16_t* x, int k, const uint8_t* panel, int32_t* sums) {
   IntTile<R> tile;
   tile.clear();
   for (int c = 0; c < k; c += 4, x += 4, panel += 64) {
@@ -93,7 +98,7 @@ void stream_int8_rows(const int16_t* x, int k, const uint8_t* panel, int32_t* su
 }
 
 template <int R>
-void stream_nib4_rows(const int16_t* x, int k, const uint8_t* panel, int32_t* sums) {
+TAILRACE_KERNEL void stream_nib4_rows(const int16_t* x, int k, const uint8_t* panel, int32_t* sums) {
   const __m256i mask = _mm256_set1_epi16(15);
   IntTile<R> tile;
   tile.clear();
@@ -118,28 +123,29 @@ inline __m256 odd_floats(__m256i v) {
 
 template <int R>
 inline void add_floats(__m256 (&acc)[R][2], const float* const* x, int at, __m256 w0, __m256 w1) {
-  for (int r = 0; r < R; ++r) {
+  TAILRACE_UNROLL for (int r = 0; r < R; ++r) {
     const __m256 value = _mm256_broadcast_ss(x[r] + at);
     acc[r][0] = _mm256_fmadd_ps(value, w0, acc[r][0]);
     acc[r][1] = _mm256_fmadd_ps(value, w1, acc[r][1]);
+    __asm__("" : "+x"(acc[r][0]), "+x"(acc[r][1]));  // row by row: loading all rows first would spill
   }
 }
 
 template <int R>
-void dot_bf16_rows(const float* const* rows, const uint8_t* panel, int pairs, float* out, int64_t stride, bool first) {
+TAILRACE_KERNEL void dot_bf16_rows(const float* const* rows, const uint8_t* panel, int pairs, float* out, int64_t stride, bool first) {
   __m256 acc[R][2];
   const float* x[R];
-  for (int r = 0; r < R; ++r) {
+  TAILRACE_UNROLL for (int r = 0; r < R; ++r) {
     x[r] = rows[r];
     acc[r][0] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(out + r * stride);
     acc[r][1] = first ? _mm256_setzero_ps() : _mm256_loadu_ps(out + r * stride + kLanes);
   }
   for (int p = 0; p < pairs; ++p, panel += 64) {
-    const __m256i v0 = load(panel), v1 = load(panel + 32);
-    add_floats<R>(acc, x, 2 * p, even_floats(v0), even_floats(v1));
-    add_floats<R>(acc, x, 2 * p + 1, odd_floats(v0), odd_floats(v1));
+    add_floats<R>(acc, x, 2 * p, even_floats(load(panel)), even_floats(load(panel + 32)));
+    __asm__("" : "+r"(panel));  // load the weights again rather than keep four registers of them
+    add_floats<R>(acc, x, 2 * p + 1, odd_floats(load(panel)), odd_floats(load(panel + 32)));
   }
-  for (int r = 0; r < R; ++r) {
+  TAILRACE_UNROLL for (int r = 0; r < R; ++r) {
     _mm256_storeu_ps(out + r * stride, acc[r][0]);
     _mm256_storeu_ps(out + r * stride + kLanes, acc[r][1]);
   }
@@ -147,6 +153,7 @@ void dot_bf16_rows(const float* const* rows, const uint8_t* panel, int pairs, fl
 
 struct Avx2Ops {
   static constexpr int kRows = 6;
+  static constexpr int kStreamNibbles = kRows, kStreamBytes = 2 * kRows;
 
   static void expand_int8(const uint8_t* panel, int k0, int k1, int16_t* out) {
     panel += int64_t{k0} * kPanel;

@@ -31,6 +31,7 @@ inline void expand_group(const uint8_t* group, int16_t* out) {
 
 struct PortableOps {
   static constexpr int kRows = 6;
+  static constexpr int kStreamNibbles = kRows, kStreamBytes = kRows;
 
   static void expand_int8(const uint8_t* panel, int k0, int k1, int16_t* out) {
     const int8_t* from = reinterpret_cast<const int8_t*>(panel) + int64_t{k0} * kPanel;
