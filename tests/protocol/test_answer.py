@@ -87,7 +87,7 @@ def test_usage_only_when_asked() -> None:
     assert [event["usage"] for event in asked.events[:-1]] == [None] * (len(asked.events) - 1)
     assert asked.events[-1]["choices"] == []
     assert asked.events[-1]["usage"]["total_tokens"] == 7
-    assert ["timings" in event for event in asked.events] == [False] * (len(asked.events) - 1) + [True]
+    assert ["timings" in event for event in asked.events] == [False] * (len(asked.events) - 2) + [True, True]
 
 
 def test_stop_reason_and_length() -> None:

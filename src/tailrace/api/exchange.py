@@ -67,7 +67,7 @@ class Exchange(Response):
             if asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise
         except TailraceError as error:
-            self._outcome = _outcome(error)
+            self._failed(error)
             raise
         except Exception:
             log.exception("request %s failed", self._request.state.request_id)
@@ -90,11 +90,16 @@ class Exchange(Response):
             session = Session(self._state.pipeline, place, ask.requests, self._timeline)
         finally:
             place.release()
-        answer = self._route.answer(ask, self._id, int(self._state.clock.wall()))
         try:
+            answer = self._route.answer(ask, self._id, int(self._state.clock.wall()))
             await (self._stream if ask.stream else self._plain)(session, ask, answer, send)
         finally:
             await session.close()
+
+    def _failed(self, error: TailraceError) -> None:
+        self._outcome = _outcome(error)
+        if self._outcome == "error":
+            log.error("request %s failed, answer %s: %s", self._request.state.request_id, self._id, error.message)
 
     def _parse(self, body: bytes) -> Generation:
         parsed = parse(self._route.shape, body)
@@ -125,7 +130,7 @@ class Exchange(Response):
             last = await self._events(session, ask, answer, out)
             self._outcome = "ok"
         except TailraceError as error:
-            self._outcome = _outcome(error)
+            self._failed(error)
             last = error_event(error.body())
         except Exception:
             log.exception("request %s failed while streaming", self._request.state.request_id)

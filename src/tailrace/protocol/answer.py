@@ -1,8 +1,9 @@
 """Token events to answers: one plain body, or the chunks of a stream. The two say the same.
 
 A stream is: per choice a first chunk (chat: with the role), deltas, one finish chunk; with `include_usage` a chunk
-without choices at the end. The last chunk carries `timings`. `usage.completion_tokens` counts every token sampled,
-also the one that ended the answer and those of a matched stop string.
+without choices at the end. The last chunk with choices carries `timings`, and so does the one with the usage.
+`usage.completion_tokens` counts every token sampled, also the one that ended the answer and those of a matched stop
+string.
 """
 
 from __future__ import annotations
@@ -97,11 +98,12 @@ class Answer(ABC):
     def end(self, usage: Usage, timings: Timings) -> bytes:
         """The last finish chunk, the usage when asked for, and the end mark."""
         assert self._last is not None, "a stream ends after its last choice"
-        mark = b'"timings":' + orjson.dumps(timings.body()) + b"}\n\ndata: [DONE]\n\n"
+        times = b'"timings":' + orjson.dumps(timings.body()) + b"}\n\n"
+        done = b"data: [DONE]\n\n"
         if not self._ask.include_usage:
-            return self._prefix + self._last + b"]," + mark
+            return self._prefix + self._last + b"]," + times + done
         counts = b'],"usage":' + orjson.dumps(usage_body(usage)) + b","
-        return self._wrap(self._last) + self._prefix + counts + mark
+        return self._prefix + self._last + b'],"usage":null,' + times + self._prefix + counts + times + done
 
     def _wrap(self, choice: bytes) -> bytes:
         return self._prefix + choice + self._tail
