@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import httpx
@@ -96,6 +97,30 @@ async def test_leaving_while_tokens_flow(stream: bool) -> None:
         await until(lambda: backend.load().running == 1)
         backend.step(2)
         assert (await answer).status_code == 200
+
+
+async def test_leaving_while_the_prompt_is_worked_on() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def render(self, *args: Any, **kwargs: Any) -> str:
+            begun.set()
+            assert go_on.wait(20)
+            return "prompt"
+
+    backend = FakeBackend()
+    state = make_state(backend, chat=Slow())  # type: ignore[arg-type]
+    async with live(state) as base:
+        caller = Caller(base)
+        await caller.send(chat(user="u" * 20_000))  # a body that is worked on in a thread
+        await until(begun.is_set)
+        assert gauges(state) == (0, 1)
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(base + "/health/live")).status_code == 200
+        await caller.leave()
+        await until(lambda: gauges(state) == (0, 0))
+        go_on.set()
+    assert backend.prompts == []
 
 
 async def test_leaving_while_the_body_is_sent() -> None:
