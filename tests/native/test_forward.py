@@ -1,0 +1,298 @@
+"""Model.forward on tiny random models: right against NumPy, and the same bits however the work is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tailrace import _native
+from tests.native.tiny import (
+    BLOCK,
+    Dims,
+    Session,
+    Weights,
+    i32,
+    native_model,
+    numpy_logits,
+    random_weights,
+    run_chunked,
+)
+
+VARIANTS = _native.test_variants()
+ODD = Dims(layers=1, hidden=192, heads=4, kv_heads=2, head_dim=96, ffn=64, vocab=33)
+DIMS = {
+    "gqa": Dims(),
+    "odd": ODD,
+    "mha": Dims(layers=3, hidden=128, heads=2, kv_heads=2, head_dim=64, ffn=192, vocab=300),
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def tokens_of(dims: Dims, count: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, dims.vocab, count).tolist()
+
+
+def similar(a: Any, b: Any) -> float:
+    """Root mean square of the difference, relative to that of b."""
+    return float(np.sqrt(((a - b) ** 2).mean() / (b**2).mean()))
+
+
+@pytest.mark.parametrize("name", DIMS)
+@pytest.mark.parametrize("fmt", ["int8", "nib4", "bf16"])
+def test_logits_follow_the_numpy_model(variant: str, name: str, fmt: str) -> None:
+    dims = DIMS[name]
+    weights = random_weights(dims, fmt, seed=1)
+    tokens = tokens_of(dims, 90)
+    logits = run_chunked(native_model(variant, weights), tokens, 90)
+    # The rest is rounding of K and V to bf16, which flips some quantized activations.
+    assert similar(logits, numpy_logits(weights, tokens)) < 0.03
+
+
+@pytest.mark.parametrize("fmt", ["int8", "bf16"])
+def test_any_chunking_gives_the_same_bits(variant: str, fmt: str) -> None:
+    dims = DIMS["gqa"]
+    model = native_model(variant, random_weights(dims, fmt))
+    tokens = tokens_of(dims, 300)
+    whole = run_chunked(model, tokens, 300)
+    for chunk in (16, 64, 77):
+        np.testing.assert_array_equal(run_chunked(model, tokens, chunk), whole)
+    np.testing.assert_array_equal(run_chunked(model, tokens[:70], 1), whole[:70])
+
+
+def test_threads_give_the_same_bits(variant: str) -> None:
+    weights = random_weights(DIMS["mha"])
+    tokens = tokens_of(DIMS["mha"], 280)
+    alone = run_chunked(native_model(variant, weights, threads=1), tokens, 99)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(run_chunked(native_model(variant, weights, threads=threads), tokens, 99), alone)
+
+
+def test_block_order_does_not_matter(variant: str) -> None:
+    dims = DIMS["odd"]
+    model = native_model(variant, random_weights(dims))
+    tokens = tokens_of(dims, 200)
+    plain = run_chunked(model, tokens, 50)
+    np.testing.assert_array_equal(run_chunked(model, tokens, 50, [7, 0, 5, 2]), plain)
+
+
+def test_a_ragged_batch_equals_each_sequence_alone(variant: str) -> None:
+    dims = DIMS["gqa"]
+    model = native_model(variant, random_weights(dims), threads=2)
+    lengths = [(0, 5), (64, 1), (270, 1), (100, 33), (0, 1), (255, 2), (500, 1)]  # (cached, new)
+    sequences = [tokens_of(dims, cached + new, seed) for seed, (cached, new) in enumerate(lengths)]
+    alone = [run_chunked(model, t, len(t))[cached:] for t, (cached, _) in zip(sequences, lengths, strict=True)]
+    width = 9
+    kv = _native.KvCache(model, width * len(lengths))
+    tables = i32(np.random.default_rng(0).permutation(width * len(lengths))).reshape(len(lengths), width)
+    for row, (t, (cached, _)) in enumerate(zip(sequences, lengths, strict=True)):
+        if cached:
+            Session(model, kv, tables[row].tolist()).feed(t[:cached])
+    fed = [t[cached:] for t, (cached, _) in zip(sequences, lengths, strict=True)]
+    starts = np.cumsum([0, *map(len, fed)]).astype(np.int32)
+    model.forward(kv, i32(sum(fed, [])), starts, i32([c for c, _ in lengths]), tables, i32(range(starts[-1])))
+    np.testing.assert_array_equal(model.logits(), np.concatenate(alone))
+
+
+def test_a_shared_prefix_equals_recomputing_it(variant: str) -> None:
+    dims = DIMS["gqa"]
+    model = native_model(variant, random_weights(dims))
+    prefix, tail = tokens_of(dims, 2 * BLOCK), tokens_of(dims, 20, seed=5)
+    kv = _native.KvCache(model, 8)
+    Session(model, kv, [4, 1]).feed(prefix)
+    shared = Session(model, kv, [4, 1, 6])
+    shared.done = 2 * BLOCK
+    np.testing.assert_array_equal(shared.feed(tail), run_chunked(model, prefix + tail, 148)[2 * BLOCK :])
+    kv.copy_blocks(i32([4, 1]), i32([0, 7]))
+    copied = Session(model, kv, [0, 7, 2])
+    copied.done = 2 * BLOCK
+    np.testing.assert_array_equal(copied.feed(tail), run_chunked(model, prefix + tail, 30)[2 * BLOCK :])
+
+
+def test_only_the_asked_rows_get_logits(variant: str) -> None:
+    dims = DIMS["gqa"]
+    model = native_model(variant, random_weights(dims))
+    tokens = tokens_of(dims, 40)
+    whole = run_chunked(model, tokens, 40)
+    kv = _native.KvCache(model, 2)
+
+    def feed(rows: list[int]) -> Any:
+        model.forward(kv, i32(tokens), i32([0, 15, 40]), i32([0, 15]), i32([[1], [1]]), i32(rows))
+        return model.logits()
+
+    for rows in ([39], [0, 14, 15, 38], list(range(40))):
+        logits = feed(rows)
+        assert logits.shape == (len(rows), dims.vocab)
+        np.testing.assert_array_equal(logits, whole[rows])
+        assert model.hidden().shape == (len(rows), dims.hidden)
+    assert feed([]).shape == (0, dims.vocab)
+
+
+def test_hidden_is_what_the_head_multiplies(variant: str) -> None:
+    weights = random_weights(DIMS["gqa"], "bf16")
+    model = native_model(variant, weights)
+    logits = run_chunked(model, [1, 2, 3], 3)
+    assert similar(model.hidden().astype(np.float64) @ weights.dense["head"].T, logits) < 0.01
+
+
+def test_stale_blocks_do_not_leak(variant: str) -> None:
+    dims = DIMS["gqa"]
+    model = native_model(variant, random_weights(dims))
+    kv = _native.KvCache(model, 2)
+    Session(model, kv, [0, 1]).feed(tokens_of(dims, 128, seed=3))
+    tokens = tokens_of(dims, 70, seed=4)
+    np.testing.assert_array_equal(Session(model, kv, [1, 0]).feed(tokens), run_chunked(model, tokens, 70))
+
+
+def test_counters_add_up_and_reset(variant: str) -> None:
+    model = native_model(variant, random_weights(DIMS["gqa"]))
+    run_chunked(model, [1, 2, 3, 4], 2)
+    counters = model.counters()
+    assert counters["steps"] == 2 and counters["gemm"] > 0 and counters["attention"] > 0
+    assert set(counters) == {"embed", "norm", "gemm", "attention", "head", "sample", "wait", "steps"}
+    assert model.counters()["steps"] == 0
+
+
+# ---- bad calls raise and name the argument ----
+
+
+def good_batch() -> dict[str, Any]:
+    return {
+        "token_ids": i32([1, 2, 3]),
+        "row_starts": i32([0, 2, 3]),
+        "first_positions": i32([0, 64]),
+        "block_tables": i32([[0, -1], [1, 2]]),
+        "logit_rows": i32([2]),
+    }
+
+
+BAD = [
+    ("token_ids", i32([1, 2, 77]), "token_ids"),
+    ("token_ids", i32([1, -1, 3]), "token_ids"),
+    ("token_ids", i32([]), "row_starts|token_ids"),
+    ("token_ids", np.array([1, 2, 3], np.int64), "token_ids must be int32"),
+    ("token_ids", i32([[1, 2, 3]]), "token_ids must have shape"),
+    ("token_ids", i32(range(6))[::2], "token_ids must be C-contiguous"),
+    ("row_starts", i32([0, 3, 3]), "row_starts"),
+    ("row_starts", i32([0, 4, 3]), "row_starts"),
+    ("row_starts", i32([0, -5, 3]), "row_starts"),
+    ("row_starts", i32([1, 2, 3]), "row_starts"),
+    ("row_starts", i32([0, 3]), "row_starts"),
+    ("first_positions", i32([0, -1]), "first_positions"),
+    ("first_positions", i32([0, 1200]), "first_positions"),
+    ("first_positions", i32([0, 2**31 - 1]), "first_positions"),
+    ("first_positions", i32([0, 128]), "block_tables: sequence 1 needs 3 blocks"),
+    ("block_tables", i32([[0, 0], [1, 3]]), "block_tables: sequence 1 names block 3"),
+    ("block_tables", i32([[-1, 0], [1, 2]]), "block_tables: sequence 0 names block -1"),
+    ("block_tables", i32([[0, 1]]), "block_tables"),
+    ("logit_rows", i32([3]), "logit_rows"),
+    ("logit_rows", i32([1, 1]), "logit_rows"),
+    ("logit_rows", i32([-1]), "logit_rows"),
+]
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[_native.Model, _native.KvCache]:
+    model = native_model("portable", random_weights(DIMS["gqa"]))
+    return model, _native.KvCache(model, 3)
+
+
+@pytest.mark.parametrize(("name", "value", "message"), BAD)
+def test_a_bad_batch_is_refused(small: Any, name: str, value: Any, message: str) -> None:
+    model, kv = small
+    with pytest.raises(ValueError, match=message):
+        model.forward(kv, **{**good_batch(), name: value})
+    model.forward(kv, **good_batch())
+    assert model.logits().shape == (1, 77)
+
+
+def test_a_cache_of_another_model_is_refused(small: Any) -> None:
+    other = native_model("portable", random_weights(DIMS["odd"]))
+    with pytest.raises(ValueError, match="kv was made for a model of another shape"):
+        small[0].forward(_native.KvCache(other, 3), **good_batch())
+
+
+def test_copy_blocks_checks_its_arguments(small: Any) -> None:
+    for src, dst in (([0], [3]), ([-1], [0]), ([0, 1], [2])):
+        with pytest.raises(ValueError, match="src|dst"):
+            small[1].copy_blocks(i32(src), i32(dst))
+
+
+def test_an_unfinished_model_says_what_is_missing() -> None:
+    weights = random_weights(Dims(layers=1))
+    model = _native.Model("portable", weights.dims.spec(), _native.Team(1))
+    model.set_norm("final", weights.norms["final"])
+    with pytest.raises(
+        ValueError, match=r"missing: embedding, rope, attn\.0, ffn\.0, qkv\.0, o\.0, gate_up\.0, down\.0, head"
+    ):
+        model.finish()
+    with pytest.raises(ValueError, match="not finished"):
+        model.forward(_native.KvCache(model, 3), **good_batch())
+    assert model.logits().shape == (0, 77)
+
+
+def bad_setters(model: _native.Model, w: Weights) -> list[tuple[Any, str]]:
+    packed = _native.pack_int8("portable", w.w8["head"], w.wide["head"])
+    scale = w.scale["head"]
+
+    def head(
+        *, n: int = 77, k: int = 64, fmt: str = "int8", bytes_: Any = packed, s: Any = scale, wide: Any = None
+    ) -> Any:
+        return lambda: model.set_linear("head", fmt, n, k, bytes_, s, wide)
+
+    return [
+        (head(n=78), "scale must have shape|n, k of 'head'"),
+        (head(k=128), "n, k of 'head' must be 77, 64"),
+        (head(fmt="int4"), "fmt must be"),
+        (head(bytes_=packed[:-1]), "packed of 'head' has"),
+        (head(s=None), "scale is needed"),
+        (head(wide=i32([1])), "wide must list a multiple of 64"),
+        (head(wide=i32([0] * 64)), "wide must ascend"),
+        (lambda: model.set_linear("qkv.9", "int8", 1, 1, packed, scale, None), "names a layer|scale"),
+        (lambda: model.set_norm("attn.x", w.norms["final"]), "names a layer"),
+        (lambda: model.set_norm("nope", w.norms["final"]), "is not a norm"),
+        (lambda: model.set_norm("final", w.norms["final"][:-1]), "must have 64 values"),
+        (lambda: model.set_rope(w.cos[:-1], w.sin[:-1]), "cos must have shape"),
+        (lambda: model.set_rope(w.cos, w.sin[:, :-1]), "sin must have shape"),
+        (lambda: model.set_embedding(w.embedding, "q8_0"), "rows must have shape"),
+        (lambda: model.set_embedding(w.embedding, "f8"), "fmt must be"),
+    ]
+
+
+def test_bad_parts_are_refused() -> None:
+    weights = random_weights(Dims(layers=1))
+    model = _native.Model("portable", weights.dims.spec(), _native.Team(1))
+    for call, message in bad_setters(model, weights):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hidden", 65), ("head_dim", 48), ("heads", 0), ("kv_heads", 2), ("vocab", 0), ("layers", -1), ("ffn", 100)],
+)
+def test_bad_specs_are_refused(key: str, value: int) -> None:
+    with pytest.raises(ValueError, match=key):
+        _native.Model("portable", {**Dims().spec(), key: value}, _native.Team(1))
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="cannot run on this CPU"):
+        _native.Model("sse9", Dims().spec(), _native.Team(1))
+    with pytest.raises(ValueError, match="spec has no layers"):
+        _native.Model("portable", {}, _native.Team(1))
+    with pytest.raises(ValueError, match="source must be"):
+        _native.preferred_format("portable", "q5")
+    with pytest.raises(ValueError, match="num_blocks"):
+        _native.KvCache(native_model("portable", random_weights(Dims(layers=1))), 0)
+
+
+def test_a_large_pool_costs_nothing_until_used(small: Any) -> None:
+    kv = _native.KvCache(small[0], 1_000_000)
+    assert kv.num_blocks == 1_000_000
+    assert kv.block_bytes == _native.KvCache.bytes_per_block(DIMS["gqa"].spec()) == 2 * 2 * 64 * 32 * 2
