@@ -57,19 +57,22 @@ def canonical(path: Path) -> IntegerArithmetic:
     return IntegerArithmetic(linears)
 
 
-def check(path: Path, **options: Any) -> None:
+def check(path: Path, bound: float = 3e-4, **options: Any) -> None:
     """The engine's integers are met closely; float32 as closely as 8 bits reach with random weights (0.003)."""
     found, ids, model = logits(load(path, **options)), IDS.tolist(), LlamaReference(path)
     assert compare(model.logits(ids), found, ids).mean_kl < 0.006
     if GgufFile(path).tensors["token_embd.weight"].type.name in AFFINE4:
         model.embedding = round_bf16(model.embedding)  # the executor has no lookup in 4 bits
-    assert compare(model.logits(ids, canonical(path)), found, ids).mean_kl < 3e-4
+    expected = model.logits(ids, canonical(path))
+    assert compare(expected, found, ids).mean_kl < bound
+    # Position 0 attends to itself alone, so only linears count there, and they are exact everywhere.
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("wtype", ["q4_1", "q4_0", "q8_0", "f16", "bf16", "f32"])
 def test_every_type_is_close_to_the_reference(tmp_path: Path, wtype: str) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", wtype=wtype, hidden=192, heads=6, kv_heads=2, ffn=256)
-    check(path)
+    check(path, isa="portable")
     found = logits(load(path, weights="bf16"))
     assert compare(LlamaReference(path).logits(IDS.tolist()), found, IDS.tolist()).mean_kl < 0.0005
 
@@ -92,14 +95,14 @@ def test_every_type_is_close_to_the_reference(tmp_path: Path, wtype: str) -> Non
 )  # fmt: skip
 def test_variations_are_close_to_the_reference(tmp_path: Path, arguments: dict[str, Any]) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", hidden=192, heads=6, kv_heads=2, ffn=256, **arguments)
-    check(path)
+    check(path, isa="portable")
 
 
 @pytest.mark.parametrize("isa", _native.test_variants())
 def test_every_variant_is_close_to_the_reference(tmp_path: Path, isa: str) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", hidden=192, heads=6, kv_heads=2, ffn=256)
     for weights in ("auto", "int8"):
-        check(path, isa=isa, weights=weights)
+        check(path, bound=0.003, isa=isa, weights=weights)  # tile kernels round queries to bf16
 
 
 def test_rows_that_rope_turns_end_up_in_the_right_place(tmp_path: Path) -> None:
@@ -212,7 +215,6 @@ def test_options_that_cannot_be_served(tmp_path: Path, options: dict[str, Any], 
 @pytest.mark.parametrize(
     "name", ["blk.1.ffn_up.weight", "blk.0.attn_norm.weight", "token_embd.weight", "output.weight"]
 )
-@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, name: str, weights: str) -> None:
     shapes = {"blk.1.ffn_up.weight": (128, 64), "blk.0.attn_norm.weight": (64,)}
     bad = np.full(shapes.get(name, (tiny_vocab_size(), 64)), 0.1, np.float32)

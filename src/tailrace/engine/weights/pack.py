@@ -23,6 +23,7 @@ from tailrace.text.tokenizer import Tokenizer
 from tailrace.types import Tokens
 
 Array = npt.NDArray[Any]
+Wide = npt.NDArray[np.int32]  # the 16-bit input channels of a linear, ascending
 Progress = Callable[[str, float], None]
 
 CALIBRATION_TOKENS = 384  # at most: outliers show early, and vocabularies of single bytes make long texts
@@ -37,21 +38,16 @@ def pack_weights(source: WeightSource, weights: str, variant: str, progress: Pro
     Arrays "{linear}.packed", "{linear}.scale", "{linear}.wide" (and "embedding" when its rows had to be converted);
     facts "formats": linear -> format. Raises ModelFileError for weights that are not finite.
     """
-    wide = {} if weights == "bf16" else _calibrated(source, progress)
-    linears = source.linears()
-    arrays: dict[str, Array] = {}
-    formats: dict[str, str] = {}
-    for index, linear in enumerate(linears):
-        progress("packing weights", index / len(linears))
-        try:
+    with np.errstate(over="ignore", invalid="ignore"):  # a damaged file's numbers end in the errors above, not warnings
+        wide = {} if weights == "bf16" else _calibrated(source, progress)
+        arrays: dict[str, Array] = {}
+        formats: dict[str, str] = {}
+        linears = source.linears()
+        for index, linear in enumerate(linears):
+            progress("packing weights", index / len(linears))
             formats[linear.name], parts = _pack_linear(source, linear, weights, variant, wide.get(linear.name))
-        except ModelFileError as error:
-            raise ModelFileError(f"{source.file.path}: {' + '.join(linear.tensors)}: {error.message}") from error
-        arrays |= {f"{linear.name}.{part}": array for part, array in parts.items()}
-    if not source.spec.tied or source.type_of(source.spec.embedding) not in STORED_EMBEDDINGS:
-        rows = source.checked_matrix(source.spec.embedding)
-        if source.type_of(source.spec.embedding) not in STORED_EMBEDDINGS:
-            arrays[EMBEDDING] = round_bf16(rows)
+            arrays |= {f"{linear.name}.{part}": array for part, array in parts.items()}
+        arrays |= _embedding(source)
     progress("packing weights", 1.0)
     return Packed(arrays, {"formats": formats})
 
@@ -64,7 +60,7 @@ def calibration_tokens(tokenizer: Tokenizer, vocab: int) -> Tokens:
     return ids[ids < vocab][:CALIBRATION_TOKENS]
 
 
-def _calibrated(source: WeightSource, progress: Progress) -> dict[str, npt.NDArray[np.int32]]:
+def _calibrated(source: WeightSource, progress: Progress) -> dict[str, Wide]:
     spec = source.spec
     ids = calibration_tokens(Tokenizer.from_gguf(source.file.metadata), spec.vocab)[: spec.context]
     cos, sin = source.rope_tables(len(ids))
@@ -77,21 +73,34 @@ def _calibrated(source: WeightSource, progress: Progress) -> dict[str, npt.NDArr
     return calibrate(spec, source.embedding_rows(ids), cos, sin, weight)
 
 
+def _embedding(source: WeightSource) -> dict[str, Array]:
+    """Rows that the executor cannot read as stored. All are checked; those of a tied head have been."""
+    stored = source.type_of(source.spec.embedding) in STORED_EMBEDDINGS
+    if stored and source.spec.tied:
+        return {}
+    rows = source.checked_matrix(source.spec.embedding)
+    return {} if stored else {EMBEDDING: round_bf16(rows)}
+
+
 def _pack_linear(
-    source: WeightSource, linear: Linear, weights: str, variant: str, wide: npt.NDArray[np.int32] | None
+    source: WeightSource, linear: Linear, weights: str, variant: str, wide: Wide | None
 ) -> tuple[str, dict[str, Array]]:
+    """(format, its arrays); an error names the tensors."""
     if weights == "bf16":
         return "bf16", {"packed": _native.pack_bf16(variant, round_bf16(source.checked_floats(linear)))}
     assert wide is not None
-    if not source.is_affine4(linear):
-        return _int8_parts(variant, quantize_rows(source.floats(linear)), wide)
-    affine = quantize_affine4(*source.affine4(linear))
+    try:
+        if not source.is_affine4(linear):
+            return _int8_parts(variant, quantize_rows(source.floats(linear)), wide)
+        affine = quantize_affine4(*source.affine4(linear))
+    except ModelFileError as error:
+        raise ModelFileError(f"{source.file.path}: {' + '.join(linear.tensors)}: {error.message}.") from error
     if weights == "int8":
         return _int8_parts(variant, affine.to_int8(), wide)
     packed = _native.pack_nib4(variant, affine.q, affine.a, affine.b, wide)
     return "nib4", {"packed": packed, "scale": affine.scale, "wide": wide}
 
 
-def _int8_parts(variant: str, rows: Int8Weights, wide: npt.NDArray[np.int32]) -> tuple[str, dict[str, Array]]:
+def _int8_parts(variant: str, rows: Int8Weights, wide: Wide) -> tuple[str, dict[str, Array]]:
     packed = _native.pack_int8(variant, rows.w8, wide)
     return "int8", {"packed": packed, "scale": rows.scale, "wide": wide}
