@@ -243,7 +243,7 @@ int keep(std::vector<Candidate>& candidates, int count, const Cut& cut) {
 // ---- the best score so far ----
 
 class Race {
-public:
+ public:
   Race(uint64_t stream, float highest, float inverse) : stream_(stream), highest_(highest), inverse_(inverse) {}
 
   // Noise bits at or above this cannot win with a weight of at most `bound`.
@@ -264,7 +264,7 @@ public:
   uint64_t stream() const { return stream_; }
   int32_t winner() const { return winner_; }
 
-private:
+ private:
   static double exp_any(double x) {
     const int halvings = 6;  // keeps the argument in the range of exp_nonpositive
     double e = static_cast<double>(weight_of(static_cast<float>(-std::fabs(x)) / (1 << halvings), 0, 1));
@@ -395,7 +395,8 @@ Cut cut_row(const Row& row, float share, float highest, float inverse, Workspace
   const double total = weigh(row, highest, inverse, s.weights.data()), target = share * total;
   const double least = std::max((1 - static_cast<double>(share)) * total * 0.5 / row.vocab, 1e-37);
   const double depth = (1 - log_positive(least)) / static_cast<double>(inverse);
-  Range range{std::max(static_cast<float>(highest - depth), -FLT_MAX), std::nextafter(highest, FLT_MAX), 0};
+  const float low = static_cast<float>(std::max(highest - depth, -static_cast<double>(FLT_MAX)));
+  Range range{low, std::nextafter(highest, FLT_MAX), 0};
   for (int i = 0; i < kNarrowing; i++) narrow(row, s, target, range);
   const int count = gather(row, s.chunk_max.data(), range.low, range.high, s.candidates);
   if (count == 0) return {order_key(range.high), std::numeric_limits<int32_t>::max()};  // a share of 1 but for rounding
@@ -436,8 +437,8 @@ int filter_list(const Row& row, const RowArgs& a, float highest, float inverse, 
   if (a.top_p < 1)
     count = keep(s.candidates, count, find_cut(s.candidates, count, a.top_p * total, true, s.refined));
   const auto begin = s.candidates.begin();
-  return static_cast<int>(
-    std::remove_if(begin, begin + count, [&](auto& c) { return c.weight < a.min_p; }) - begin);
+  const auto light = [&](const Candidate& c) { return c.weight < a.min_p; };
+  return static_cast<int>(std::remove_if(begin, begin + count, light) - begin);
 }
 
 int32_t first_of(const Row& row, const float* chunk_max, float highest) {
@@ -464,9 +465,13 @@ int32_t choose(const Row& row, const RowArgs& a, Workspace& s) {
 
 // ---- bias, penalties, mask ----
 
+bool has_penalties(const SampleArgs& args, int i) {
+  const float* p = args.penalties + i * 3;
+  return args.history_starts[i + 1] > args.history_starts[i] && !(p[0] == 0 && p[1] == 0 && p[2] == 1);
+}
+
 bool has_edits(const SampleArgs& args, int i) {
-  return args.mask || args.history_starts[i + 1] > args.history_starts[i] ||
-         args.bias_starts[i + 1] > args.bias_starts[i];
+  return args.mask || args.bias_starts[i + 1] > args.bias_starts[i] || has_penalties(args, i);
 }
 
 void apply_penalties(const SampleArgs& args, int i, float* x) {
@@ -510,8 +515,8 @@ double log_total(const Row& row, Workspace& s) {
 void report_top(const Row& row, int wanted, double total, Workspace& s, int32_t* ids, float* logprobs) {
   if (wanted <= 0) return;
   const int count = gather_top(row, std::min(wanted, row.vocab), s.chunk_max.data(), s);
-  std::stable_sort(s.candidates.begin(), s.candidates.begin() + count,
-                     [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
+  const auto better = [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; };
+  std::stable_sort(s.candidates.begin(), s.candidates.begin() + count, better);
   for (int j = 0; j < count; j++) {
     ids[j] = s.candidates[j].id;
     logprobs[j] = static_cast<float>(static_cast<double>(s.candidates[j].logit) - total);
@@ -535,8 +540,8 @@ void sample_row(const LogitsView& logits, const SampleArgs& args, int i, Workspa
   const bool edited = has_edits(args, i);
   const Row row = edited ? edit(raw, args, i, s) : raw;
   if (edited && !scan(row, s.chunk_max.data())) return;
-  const RowArgs a{args.temperature[i], args.top_p[i], args.min_p[i], args.top_k[i],
-          noise_stream(args.key[i], args.position[i])};
+  const uint64_t stream = noise_stream(args.key[i], args.position[i]);
+  const RowArgs a{args.temperature[i], args.top_p[i], args.min_p[i], args.top_k[i], stream};
   out.token[i] = choose(row, a, s);
   if (report && out.token[i] >= 0)
     out.logprob[i] = static_cast<float>(static_cast<double>(raw.at(out.token[i])) - total);
@@ -547,9 +552,9 @@ void sample_row(const LogitsView& logits, const SampleArgs& args, int i, Workspa
 // Rows are claimed one at a time; who computes a row does not show in its result.
 void sample_rows(Team& team, const LogitsView& logits, const SampleArgs& args, SampleResult& result) {
   team.run([&](int) {
-    static thread_local Workspace scratch;  // lives with the team's thread: about 1.6 MB at a vocabulary of 49152
-    scratch.resize(logits.vocab);
-    team.each(args.count, [&](int i) { sample_row(logits, args, i, scratch, result); });
+    static thread_local Workspace workspace;  // lives with the team's thread: about 1.6 MB at a vocabulary of 49152
+    workspace.resize(logits.vocab);
+    team.each(args.count, [&](int i) { sample_row(logits, args, i, workspace, result); });
   });
 }
 
