@@ -78,7 +78,7 @@ def show(entries: Sequence[Entry], rows: Sequence[dict[str, Any]], console: Cons
         table.add_row(row["work"], *speeds, ratios)
     console.print(table)
     for entry in entries:
-        state = f"not counted: {entry.problem}" if entry.problem else f"{entry.agreement:.1f} leading tokens as ours"
+        state = f"not counted: {entry.problem}" if entry.problem else f"greedy text {entry.likelihood} nats a token"
         console.print(f"{entry.name} {entry.version}: {state}", markup=False)
         for text in entry.texts:
             console.print(f"    {text!r}", markup=False)
@@ -103,7 +103,7 @@ def main() -> None:
     show(entries, rows, console)
     console.print("bandwidth GB/s, before each round:", *(item["gb_per_second"] for item in bandwidth))
     engines = {
-        e.name: {k: getattr(e, k) for k in ("version", "problem", "agreement", "texts", "rates")} for e in entries
+        e.name: {k: getattr(e, k) for k in ("version", "problem", "likelihood", "texts", "rates")} for e in entries
     }
     record = {"machine": platform.processor() or platform.machine(), "threads": options.threads, "model": model.name}
     record |= {"engines": engines, "summary": rows, "bandwidth": bandwidth}

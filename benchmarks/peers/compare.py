@@ -12,7 +12,9 @@ from benchmarks.peers.probe import BandwidthProbe
 from benchmarks.peers.work import GREEDY_TOKENS, Work
 
 OURS = "tailrace"
-AGREEING_TOKENS = 4  # of GREEDY_TOKENS, on average: rounding may part two right engines later, not at once
+# Rounding parts two right engines' texts early, but what each writes is likely to the other. Garbage is not: it costs
+# many nats a token.
+LIKELY = 1.0  # nats per token that a peer's text may be less likely to our model than our own
 
 
 @dataclass(slots=True)
@@ -24,7 +26,7 @@ class Entry:
     version: str = ""
     problem: str = ""
     texts: list[str] = field(default_factory=list)
-    agreement: float = 0.0  # mean number of leading greedy tokens equal to ours
+    likelihood: float = 0.0  # mean log-probability of its greedy tokens under our model
     rates: dict[str, list[float]] = field(default_factory=dict)
 
     def median(self, key: str) -> float | None:
@@ -33,15 +35,18 @@ class Entry:
 
 
 def check_greedy(entries: Sequence[Entry], prompts: list[list[int]], decode: Callable[[list[int]], str]) -> None:
-    """Have everyone answer the same prompts. A peer whose text is another one from the start does not count."""
-    ours: list[list[int]] = []
+    """Have everyone answer the same prompts. A peer whose answers our model finds unlikely does not count."""
+    ours = entries[0]
     for entry in entries:
-        outputs = [_attempt(entry, [prompt], GREEDY_TOKENS).get("outputs", [[]])[0] for prompt in prompts]
-        ours = ours or outputs
+        answers = [_attempt(entry, [prompt], GREEDY_TOKENS) for prompt in prompts]
+        if entry.problem or ours.problem:
+            continue
+        outputs = [answer["outputs"][0] for answer in answers]
         entry.texts = [decode(tokens) for tokens in outputs]
-        entry.agreement = statistics.mean(_common(a, b) for a, b in zip(ours, outputs, strict=True))
-        if not entry.problem and entry.agreement < AGREEING_TOKENS:
-            entry.problem = f"its greedy text differs from the start ({entry.agreement:.1f} equal tokens)"
+        scores = [ours.worker.ask("score", prompt=p, tokens=t) for p, t in zip(prompts, outputs, strict=True)]
+        entry.likelihood = round(statistics.mean(score["mean_logprob"] for score in scores), 3)
+        if entry.likelihood < ours.likelihood - LIKELY:
+            entry.problem = f"its greedy text is unlikely: {entry.likelihood} nats a token, ours {ours.likelihood}"
 
 
 def run(entries: Sequence[Entry], work: Sequence[Work], rounds: int, probe: BandwidthProbe) -> list[dict[str, Any]]:
@@ -79,10 +84,6 @@ def _attempt(entry: Entry, prompts: list[list[int]], tokens: int) -> dict[str, A
     except Failed as error:
         entry.problem = str(error)
         return {}
-
-
-def _common(a: list[int], b: list[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def summary(entries: Sequence[Entry]) -> list[dict[str, Any]]:

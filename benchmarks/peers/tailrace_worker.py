@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from channel import answer
-from tailrace.cli.assemble import ready_model
 
+from tailrace.cli.assemble import ready_model
 from tailrace.config import load
 from tailrace.types import GenerateRequest, SamplingParams, StopConditions
 
@@ -29,6 +29,29 @@ class Tailrace:
 
     def generate(self, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
         return self._runner.run(self._generate(prompts, tokens))
+
+    def score(self, prompt: list[int], tokens: list[int]) -> dict[str, Any]:
+        """Mean log-probability of `tokens` after `prompt`."""
+        return {"mean_logprob": self._runner.run(self._score(prompt, tokens))}
+
+    async def _score(self, prompt: list[int], tokens: list[int]) -> float:
+        self._runs += 1
+        request = GenerateRequest(
+            id=f"{self._runs}-score",
+            model="",
+            prompt=np.array([*prompt, *tokens], np.int32),
+            sampling=SamplingParams(temperature=0.0),
+            stop=StopConditions(max_tokens=0),
+            echo=True,
+            prompt_logprobs=0,
+        )
+        found: list[float] = []
+        async for events in self._engine.backend.generate(request):
+            for event in events:
+                if event.error is not None:
+                    raise event.error
+                found += [entry.logprob or 0.0 for entry in event.prompt_logprobs or ()]
+        return float(np.mean(found[len(prompt) :]))
 
     async def _generate(self, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
         self._runs += 1
