@@ -55,7 +55,7 @@ def schemes(model) -> dict[str, Scheme]:
     """What is compared, grouped by weights so that each conversion is made once."""
     usual = wide_channels(model, 1)
     half, double, everything = wide_channels(model, 0.5), wide_channels(model, 2), wide_channels(model, 1000)
-    mixed = Scheme(activations="mixed", wide=usual, ranking="row")
+    mixed = Scheme(activations="mixed", wide=usual)
     default = mixed.but(weights="nib4", cache="bf16")
     result = {
         "bf16 cache alone": Scheme(cache="bf16"),
@@ -67,7 +67,7 @@ def schemes(model) -> dict[str, Scheme]:
         "weights: clipped int8 a row": Scheme(weights="int8-ls"),
         "weights: nib4": Scheme(weights="nib4"),
         "default": default,
-        "default, wide by largest": default.but(ranking="max"),
+        "default, wide by soft maximum a row": default.but(ranking="row"),
         "default, half the wide channels": default.but(wide=half),
         "default, twice the wide channels": default.but(wide=double),
         "default, int8 cache": default.but(cache="int8"),

@@ -25,7 +25,7 @@ class Scheme:
     weights: str = "exact"  # exact, int8, int8-ls, nib4 (4-bit tensors of the file; int8 for the others), bf16
     activations: str = "exact"  # exact, row, group32, mixed, two-terms, bf16
     cache: str = "exact"  # exact, bf16, int8
-    wide: Mapping[str, int] = field(default_factory=dict)  # wide channels by kind of linear, for "mixed"
+    wide: Mapping[str, int] = field(default_factory=dict)  # wide channels by linear or kind of linear, for "mixed"
     ranking: str = "max"  # how wide channels are chosen
 
     def but(self, **changes) -> Scheme:
@@ -60,7 +60,8 @@ class Runner:
 
     def _mixed(self, name: str, x: F32) -> F32:
         limit = np.full(x.shape[1], 127, np.float32)
-        count = self._scheme.wide[name.partition(".")[0]]
+        wide = self._scheme.wide
+        count = wide[name] if name in wide else wide[name.partition(".")[0]]
         limit[self._rankings[self._scheme.ranking][name][:count]] = WIDE_LIMIT
         step = (np.abs(x) / limit).max(axis=1, keepdims=True)
         step[step == 0] = 1
