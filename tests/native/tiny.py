@@ -1,4 +1,4 @@
-"""A tiny random model in both forms: the native one and a float64 NumPy one that follows the canonical arithmetic loosely."""
+"""A tiny random model in both forms: the native one, and a float64 NumPy one with the same quantized weights."""
 
 from __future__ import annotations
 
