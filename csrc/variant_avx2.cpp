@@ -30,7 +30,8 @@ inline __m256i input_pair(const int16_t* x) {
   return _mm256_set1_epi32(pair);
 }
 
-template <int R>
+// In order: the compiler may not load all rows of several input pairs first, which would spill.
+template <int R, bool kInOrder>
 struct IntTile {
   __m256i acc[R][2];
 
@@ -55,6 +56,7 @@ struct IntTile {
       const __m256i pair = input_pair(x + r * stride);
       acc[r][0] = _mm256_add_epi32(acc[r][0], _mm256_madd_epi16(pair, w0));
       acc[r][1] = _mm256_add_epi32(acc[r][1], _mm256_madd_epi16(pair, w1));
+      if (kInOrder) __asm__("" : "+x"(acc[r][0]), "+x"(acc[r][1]));
     }
   }
 };
@@ -75,7 +77,7 @@ struct Factors {
 
 template <int R>
 TAILRACE_KERNEL void dot_int16_rows(const int16_t* x, int64_t stride, const int16_t* panel, int pairs, int32_t* sums, bool first) {
-  IntTile<R> tile;
+  IntTile<R, false> tile;
   if (first) {
     tile.clear();
   } else {
@@ -87,7 +89,7 @@ TAILRACE_KERNEL void dot_int16_rows(const int16_t* x, int64_t stride, const int1
 
 template <int R>
 TAILRACE_KERNEL void stream_int8_rows(const int16_t* x, int k, const uint8_t* panel, int32_t* sums) {
-  IntTile<R> tile;
+  IntTile<R, true> tile;
   tile.clear();
   for (int c = 0; c < k; c += 4, x += 4, panel += 64) {
     prefetch(panel + kPrefetchBytes);
@@ -100,7 +102,7 @@ TAILRACE_KERNEL void stream_int8_rows(const int16_t* x, int k, const uint8_t* pa
 template <int R>
 TAILRACE_KERNEL void stream_nib4_rows(const int16_t* x, int k, const uint8_t* panel, int32_t* sums) {
   const __m256i mask = _mm256_set1_epi16(15);
-  IntTile<R> tile;
+  IntTile<R, true> tile;
   tile.clear();
   for (int g = 0; g < k / kNibbleGroup; ++g, panel += kNibbleGroupBytes) {
     const Factors factors(panel);
@@ -127,7 +129,7 @@ inline void add_floats(__m256 (&acc)[R][2], const float* const* x, int at, __m25
     const __m256 value = _mm256_broadcast_ss(x[r] + at);
     acc[r][0] = _mm256_fmadd_ps(value, w0, acc[r][0]);
     acc[r][1] = _mm256_fmadd_ps(value, w1, acc[r][1]);
-    __asm__("" : "+x"(acc[r][0]), "+x"(acc[r][1]));  // row by row: loading all rows first would spill
+    __asm__("" : "+x"(acc[r][0]), "+x"(acc[r][1]));  // row by row, or it spills
   }
 }
 
