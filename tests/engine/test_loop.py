@@ -123,6 +123,8 @@ def soak(requests: int, seed: int = 0) -> None:
             rig.abort(victim)
         for _ in range(rng.randrange(6)):
             rig.step()
+        while rig.scheduler.waiting_count > 40:
+            rig.step()
     rig.run()
     for name, one in wanted.items():
         for index in range(one.n):
