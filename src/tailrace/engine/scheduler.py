@@ -175,9 +175,6 @@ class Scheduler:
     def free_slots(self) -> int:
         return len(self._slots)
 
-    def waiting_groups(self) -> set[Group]:
-        return {entry[-1].group for entry in self._waiting if entry[-1].state is State.WAITING}
-
     def live_tables(self) -> list[BlockTable]:
         return [sequence.table for sequence in self.running if sequence.table is not None]
 
