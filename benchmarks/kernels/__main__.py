@@ -1,0 +1,144 @@
+"""Times single kernels beside what the machine can do at that moment.
+
+    python -m benchmarks.kernels [--variant avx2] [--threads 1] [--rounds 3]
+
+Shared machines have fast and slow minutes, so rounds are interleaved: every round measures the peaks and each kernel
+once, and each column shows its best round. With one thread, times are CPU time, which a busy neighbour disturbs least.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tailrace import _native
+
+testing: Any = _native.testing  # type: ignore[attr-defined]
+SHAPES = {"qkv": (960, 576), "o": (576, 576), "gate_up": (3072, 576), "down": (576, 1536), "head": (49152, 576)}
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+HEAD_ROWS = (1, 2, 4, 8, 32)  # its weights do not fit the caches: the memory-bound case
+COLD_BYTES = 96 << 20  # weights larger than any cache we count on
+
+
+@dataclass
+class Case:
+    """One measured thing: `run` returns seconds for `operations` operations over `moved` bytes of weights or keys."""
+
+    name: str
+    operations: float
+    moved: float
+    run: Callable[[], float]
+    best: float = float("inf")
+
+    def measure(self) -> None:
+        self.best = min(self.best, self.run())
+
+    def line(self) -> str:
+        return f"{self.name:34} {self.operations / self.best / 1e9:8.1f} GOPS {self.moved / self.best / 1e9:7.1f} GB/s"
+
+
+@dataclass
+class Peaks:
+    """Best seen: vpmaddwd and FMA operations per second and core, bytes read per second by the team."""
+
+    madd: float = 0
+    fma: float = 0
+    read: float = 0
+
+    def measure(self, team: _native.Team) -> None:
+        self.madd = max(self.madd, testing.madd_peak(0.1))
+        self.fma = max(self.fma, testing.fma_peak(0.1))
+        self.read = max(self.read, testing.read_bandwidth(team, COLD_BYTES, 3))
+
+    def line(self) -> str:
+        return (
+            f"a core: {self.madd / 1e9:.0f} GOPS vpmaddwd, {self.fma / 1e9:.0f} GFLOPS FMA; "
+            f"the team reads {self.read / 1e9:.1f} GB/s"
+        )
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Random weights of one shape in one packed form."""
+
+    fmt: str
+    n: int
+    packed: Any
+    scale: Any
+    wide: Any
+
+
+def random_matrix(variant: str, fmt: str, n: int, k: int) -> Matrix:
+    rng = np.random.default_rng(n + k)
+    wide = np.arange(0 if fmt == "bf16" else 64, dtype=np.int32)
+    scale = None if fmt == "bf16" else np.full(n, 1e-3, np.float32)
+    if fmt == "bf16":
+        packed = _native.pack_bf16(variant, rng.integers(0x3C00, 0x3F80, (n, k), dtype=np.uint16))
+    elif fmt == "nib4":
+        a = rng.integers(100, 900, (n, k // 32), dtype=np.int16)
+        q = rng.integers(0, 16, (n, k), dtype=np.uint8)
+        packed = _native.pack_nib4(variant, q, a, (-8 * a).astype(np.int16), wide)
+    else:
+        packed = _native.pack_int8(variant, rng.integers(-127, 128, (n, k), dtype=np.int8), wide)
+    return Matrix(fmt, n, packed, scale, wide)
+
+
+def gemm_case(name: str, variant: str, team: _native.Team, w: Matrix, x: Any) -> Case:
+    repeats = max(2, 256 // len(x)) if w.n < 10000 else 3
+
+    def run() -> float:
+        return float(testing.gemm(variant, w.fmt, w.packed, w.n, w.scale, w.wide, x, False, team, repeats)[1])
+
+    return Case(name, 2.0 * x.size * w.n, w.packed.nbytes, run)
+
+
+def gemm_cases(variant: str, team: _native.Team) -> Iterator[Case]:
+    rng = np.random.default_rng(0)
+    for shape, (n, k) in SHAPES.items():
+        for fmt in ("nib4", "int8", "bf16"):
+            matrix = random_matrix(variant, fmt, n, k)
+            for m in ROWS if shape != "head" else HEAD_ROWS:
+                x = rng.normal(size=(m, k)).astype(np.float32)
+                yield gemm_case(f"gemm {shape} {fmt} M={m}", variant, team, matrix, x)
+
+
+def attention_cases(variant: str) -> Iterator[Case]:
+    rng = np.random.default_rng(1)
+    heads, kv_heads, head_dim = 9, 3, 64
+    for m, keys in ((1, 128), (1, 512), (1, 2048), (128, 512), (256, 2048)):
+        cache = rng.integers(0x3C00, 0x3F80, (2, keys, kv_heads, head_dim), dtype=np.uint16)
+        q = rng.normal(size=(m, heads, head_dim)).astype(np.float32) / 8
+        table = np.arange(-(-keys // 64), dtype=np.int32)
+        seen = sum(range(keys - m + 1, keys + 1))
+
+        def run(q: Any = q, kv: Any = cache, t: Any = table, first: int = keys - m) -> float:
+            return float(testing.attention(variant, q, kv[0], kv[1], t, first, 16, 5)[1])
+
+        yield Case(f"attention rows={m} keys={keys}, 1 thread", 4.0 * seen * heads * head_dim, cache.nbytes, run)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__)
+    parser.add_argument("--variant", default=_native.variants()[0], choices=_native.variants())
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    team, peaks = _native.Team(args.threads), Peaks()
+    cases = [*gemm_cases(args.variant, team), *attention_cases(args.variant)]
+    for _ in range(args.rounds):
+        peaks.measure(team)
+        for case in cases:
+            case.measure()
+    print(f"{args.variant}, {args.threads} threads, best of {args.rounds} rounds; {peaks.line()}")
+    barrier = testing.barrier_seconds(team, 1000) * 1e6
+    print(f"a barrier of the team: {barrier:.2f} us")
+    for case in cases:
+        print(case.line())
+
+
+if __name__ == "__main__":
+    main()
