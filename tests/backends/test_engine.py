@@ -231,3 +231,13 @@ async def test_health_follows_the_thread(backend: EngineBackend) -> None:
     assert (await backend.health()).detail["steps"] == 4
     backend.close()
     assert not (await backend.health()).ok
+
+
+@pytest.mark.parametrize(("steps", "kept"), [(199, []), (200, ["kept"])])
+async def test_closing_keeps_step_costs_that_were_learned_long_enough(steps: int, kept: list[str]) -> None:
+    said: list[str] = []
+    backend = EngineBackend(replace(parts(), keep_costs=lambda: said.append("kept")), "m", SystemClock())
+    backend.start()
+    await collect(backend, request(max_tokens=steps))
+    backend.close()
+    assert said == kept

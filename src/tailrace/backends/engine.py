@@ -21,6 +21,7 @@ from tailrace.errors import InvalidRequest, Unavailable
 from tailrace.types import Capabilities, GenerateRequest, Health, LoadReport, TokenEvent, Tokens
 
 _ABORT_GRACE = 10.0  # seconds for the engine to end everyone; one step is enough
+_STEPS_WORTH_KEEPING = 200  # of learning, before it replaces the calibration at start
 
 
 class _Stream:
@@ -64,6 +65,7 @@ class EngineBackend:
         )
         self._scheduler = scheduler
         self._cost = parts.cost
+        self._keep_costs = parts.keep_costs
         self._clock = clock
         self._seeds = seeds or random.SystemRandom()
         self._arrivals = count()
@@ -84,6 +86,8 @@ class EngineBackend:
     def close(self) -> None:
         """Stop the engine's thread; requests that still run end with ABORT."""
         self.engine.stop()
+        if self._keep_costs is not None and self.stats.steps >= _STEPS_WORTH_KEEPING:
+            self._keep_costs()
 
     async def generate(
         self, request: GenerateRequest, *, deadline: float | None = None

@@ -85,14 +85,17 @@ def assemble(
     runner = NativeRunner(
         loaded.model, memory, slots=config.max_sequences, max_blocks=max_blocks, end_ids=tokenizer.end_ids
     )
-    slots, context = limits.max_sequences, limits.max_context
-    known = None if cache_dir is None else _cost_file(loaded, cache_dir)
-    cost = CostModel(
-        coefficients=_coefficients(known, lambda: calibrate(runner, kv, clock, slots=slots, max_context=context))
-    )
+    path = None if cache_dir is None else _cost_file(loaded, cache_dir)
+    coefficients = _recall(path)
+    if coefficients is None:
+        coefficients = calibrate(runner, kv, clock, slots=limits.max_sequences, max_context=limits.max_context)
+        if path is not None:
+            _keep(path, coefficients)
+    cost = CostModel(coefficients=coefficients)
+    keep = None if path is None else lambda: _keep(path, cost.coefficients)
     budget = FixedBudget(config.chunk_tokens) if config.chunk_tokens else cost
     say(f"prefill chunks of up to {budget.chunk_tokens(0, 0)} tokens ({budget.chunk_tokens(1, 256)} beside decoding)")
-    return EngineParts(Scheduler(kv, limits, budget), runner, tokenizer, cost, loaded, capacity)
+    return EngineParts(Scheduler(kv, limits, budget), runner, tokenizer, cost, loaded, capacity, keep)
 
 
 def _cost_file(loaded: LoadedModel, folder: Path) -> Path:
@@ -101,22 +104,23 @@ def _cost_file(loaded: LoadedModel, folder: Path) -> Path:
     return folder / "costs" / ("-".join(parts) + ".json")
 
 
-def _coefficients(path: Path | None, measure: Callable[[], F64]) -> F64:
-    """As an earlier start left them in `path`, else measured and left there."""
+def _recall(path: Path | None) -> F64 | None:
+    """Step costs as an earlier run left them."""
     if path is None:
-        return measure()
+        return None
     try:
         found = np.array(json.loads(path.read_text()), dtype=np.float64)
-        if found.shape == (5,) and np.isfinite(found).all() and (found >= 0).all():
-            return found
     except (OSError, ValueError):
-        pass
-    measured = measure()
+        return None
+    return found if found.shape == (5,) and np.isfinite(found).all() and (found >= 0).all() else None
+
+
+def _keep(path: Path, coefficients: F64) -> None:
+    """Leave step costs for the next start."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(measured.tolist()))
+        partial.write_text(json.dumps(coefficients.tolist()))
         partial.replace(path)
     except OSError as error:
         log.warning("step costs could not be kept for the next start: %s", error)
-    return measured

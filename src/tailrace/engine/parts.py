@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:  # an engine over a fake runner needs no native module
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """`loaded` and `capacity` are None for engines without weights."""
+    """`loaded` and `capacity` are None for engines without weights. `keep_costs` leaves the cost model for the next
+    start, which so begins with what real work measured."""
 
     scheduler: Scheduler
     runner: Runner
@@ -25,3 +27,4 @@ class EngineParts:
     cost: CostModel
     loaded: LoadedModel | None = None
     capacity: Capacity | None = None
+    keep_costs: Callable[[], None] | None = None

@@ -1,0 +1,61 @@
+"""Wiring: what is found out at start, and what the next start knows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tailrace.clock import SystemClock
+from tailrace.config import EngineConfig
+from tailrace.engine import build
+from tailrace.engine.build import build_engine
+from tailrace.engine.parts import EngineParts
+from tests.engine.test_native_exactness import BLOCK
+from tests.tiny import tiny_vocab_size, write_tiny_gguf
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_tiny_gguf(tmp_path / "tiny.gguf")
+
+
+def built(model: Path, said: list[str] | None = None, **settings: object) -> EngineParts:
+    config = EngineConfig(threads=1, isa="portable", **({"kv_memory": 100 * BLOCK} | settings))  # type: ignore[arg-type]
+    say = [].append if said is None else said.append
+    return build_engine(model, config, SystemClock(), cache_dir=model.parent / "cache", say=say)
+
+
+def test_limits_are_those_of_model_and_settings(model: Path) -> None:
+    limits = built(model, max_sequences=3, max_context=500).scheduler.limits
+    assert (limits.max_sequences, limits.max_context, limits.vocab_size) == (3, 500, tiny_vocab_size())
+
+
+def test_a_small_kv_cache_bounds_the_context_and_says_so(model: Path) -> None:
+    said: list[str] = []
+    assert built(model, said, kv_memory=4 * BLOCK).scheduler.limits.max_context == 256
+    assert said[0].endswith("256 tokens in 4 blocks (as asked)")
+    assert "context bounded to 256 tokens" in said[1]
+
+
+def test_a_fixed_chunk_is_kept(model: Path) -> None:
+    assert built(model, chunk_tokens=48).scheduler.budget.chunk_tokens(9, 9999) == 48
+
+
+def test_costs_are_measured_once_and_what_was_learned_is_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = built(model)
+    assert first.keep_costs is not None
+    first.keep_costs()
+    monkeypatch.setattr(build, "calibrate", None)
+    assert built(model).cost.coefficients.tolist() == first.cost.coefficients.tolist()
+
+
+@pytest.mark.parametrize("rubbish", ["", "[1, 2]", json.dumps([-1, 0, 0, 0, 0]), "[NaN, 0, 0, 0, 0]"])
+def test_a_broken_cost_file_is_measured_anew(model: Path, rubbish: str) -> None:
+    first = built(model)
+    assert first.keep_costs is not None
+    first.keep_costs()
+    (file,) = (model.parent / "cache" / "costs").glob("*.json")
+    file.write_text(rubbish)
+    assert (built(model).cost.coefficients >= 0).all()
