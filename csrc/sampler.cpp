@@ -551,10 +551,10 @@ void sample_row(const LogitsView& logits, const SampleArgs& args, int i, Workspa
 
 // Rows are claimed one at a time; who computes a row does not show in its result.
 void sample_rows(Team& team, const LogitsView& logits, const SampleArgs& args, SampleResult& result) {
-  team.run([&](int) {
+  team.run([&](Team::Member& member) {
     static thread_local Workspace workspace;  // lives with the team's thread: about 1.6 MB at a vocabulary of 49152
     workspace.resize(logits.vocab);
-    team.each(args.count, [&](int i) { sample_row(logits, args, i, workspace, result); });
+    member.each(args.count, [&](int i) { sample_row(logits, args, i, workspace, result); });
   });
 }
 

@@ -65,21 +65,23 @@ void Model::Step::reserve(const Batch& batch) {
   space_.partial_out.reserve(partials * spec_.head_dim * f);
 }
 
-// One member's walk through the step. Every member makes the same calls in the same order.
+// One member's walk through the step. Every member makes the same calls in the same order; one that comes late skips phases
+// that are over, so nothing outside a phase's tasks may write shared memory.
 class Model::Step::Member {
  public:
-  Member(Step& step, KvCache& kv, const Batch& batch, int member)
+  Member(Step& step, KvCache& kv, const Batch& batch, Team::Member& place)
       : step_(step),
+        place_(place),
         kernels_(step.kernels_),
         spec_(step.spec_),
         parts_(step.parts_),
         space_(step.space_),
         batch_(batch),
-        lead_(member == 0),
+        lead_(place.index() == 0),
         rows_{space_.rows.data(), space_.steps.as<float>(), batch.rows} {
     kv_.base = kv.base();
     kv_.layout = kv.layout();
-    split_scratch(space_.scratch[member]);
+    split_scratch(space_.scratch[place.index()]);
   }
 
   void walk() {
@@ -112,9 +114,9 @@ class Model::Step::Member {
   // Runs a phase and books the time: work to `part`, idling to wait.
   template <class F>
   void phase(Part part, int tasks, F&& fn) {
-    step_.team_.each(tasks, fn);
+    place_.work(tasks, fn);
     if (lead_) book(part);
-    step_.team_.barrier();
+    place_.wait();
     if (lead_) book(Part::wait);
   }
 
@@ -279,6 +281,7 @@ class Model::Step::Member {
   }
 
   Step& step_;
+  Team::Member& place_;
   const Kernels& kernels_;
   const Spec& spec_;
   const Parts& parts_;
@@ -298,7 +301,7 @@ void Model::Step::run(KvCache& kv, const Batch& batch) {
   reserve(batch);
   logits_.data = space_.logits.as<float>();
   logits_.rows = batch.logits;
-  team_.run([&](int member) { Member(*this, kv, batch, member).walk(); });
+  team_.run([&](Team::Member& member) { Member(*this, kv, batch, member).walk(); });
   ++counters_.steps;
 }
 

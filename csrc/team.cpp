@@ -1,10 +1,10 @@
 #include "team.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <stdexcept>
 
 #if defined(__x86_64__)
@@ -15,13 +15,15 @@ namespace tailrace {
 
 namespace {
 
-constexpr int kPauses = 64;         // spins between two yields
-constexpr int kStepSpins = 1200;    // about 60 us: the gap between two steps
-constexpr int kPhaseSpins = 6000;   // inside a step sleep only when a member was descheduled for long
+constexpr int kStepSpin = 60;   // microseconds: the gap between two steps
+constexpr int kPhaseSpin = 30;  // longer than any task's tail on a quiet machine
+constexpr int kOpen = 1 << 16;
+
+using Clock = std::chrono::steady_clock;
 
 void relax() {
 #if defined(__x86_64__)
-  _mm_pause();
+  for (int i = 0; i < 8; ++i) _mm_pause();
 #endif
 }
 
@@ -31,8 +33,7 @@ void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
 
 struct Start {
   Team* team;
-  int member;
-  uint32_t seen;
+  int index;
 };
 
 }  // namespace
@@ -42,17 +43,18 @@ void Signal::advance() {
   if (sleepers_.load(std::memory_order_seq_cst) > 0) futex(&word_, FUTEX_WAKE, 1 << 30);
 }
 
-void Signal::wait_while(uint32_t old, int spins) {
-  for (int i = 0; i < spins; ++i) {
-    if (load() != old) return;
-    if (i % kPauses == kPauses - 1) {
-      sched_yield();
-    } else {
-      relax();
+void Signal::wait_past(uint32_t value, int spin_microseconds) {
+  if (beyond(value)) return;
+  for (const auto end = Clock::now() + std::chrono::microseconds(spin_microseconds); Clock::now() < end;) {
+    for (int i = 0; i < 8; ++i, relax()) {
+      if (beyond(value)) return;
     }
   }
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  while (word_.load(std::memory_order_seq_cst) == old) futex(&word_, FUTEX_WAIT, old);
+  for (uint32_t now = word_.load(std::memory_order_seq_cst); static_cast<int32_t>(now - value) <= 0;
+       now = word_.load(std::memory_order_seq_cst)) {
+    futex(&word_, FUTEX_WAIT, now);
+  }
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
@@ -71,12 +73,10 @@ Team::~Team() {
 void Team::start() {
   owner_ = getpid();
   workers_.clear();
-  arrived_.store(0);
-  ticket_.store(0);
-  const uint32_t seen = start_.load();
-  for (int member = 1; member < threads_; ++member) {
+  gate_.store(0);
+  for (int index = 1; index < threads_; ++index) {
     pthread_t worker;
-    auto* argument = new Start{this, member, seen};
+    auto* argument = new Start{this, index};
     if (pthread_create(&worker, nullptr, &Team::entry, argument) != 0) {
       delete argument;
       stop_ = true;
@@ -91,42 +91,77 @@ void Team::start() {
 void* Team::entry(void* argument) {
   const Start start = *static_cast<Start*>(argument);
   delete static_cast<Start*>(argument);
-  start.team->work(start.member, start.seen);
+  start.team->serve(start.index);
   return nullptr;
 }
 
-void Team::work(int member, uint32_t seen) {
-  for (;; ++seen) {
-    start_.wait_while(seen, kStepSpins);
+void Team::serve(int index) {
+  for (;;) {
+    const uint32_t seen = start_.load();
     if (stop_) return;
-    call_(context_, member);
-    barrier();
+    if (enter()) {
+      Member member(*this, index, first_phase_);
+      call_(context_, member);
+      leave();
+    }
+    start_.wait_past(seen, kStepSpin);
   }
 }
 
 void Team::run_raw(Call call, void* context) {
   std::lock_guard<std::mutex> turn(turn_);
-  ticket_.store(0, std::memory_order_relaxed);
+  first_phase_ = phase_.load();
+  ticket_.store(uint64_t{first_phase_} << 32, std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
   if (threads_ > 1) {
     if (owner_ != getpid()) start();
     call_ = call;
     context_ = context;
+    gate_.store(kOpen, std::memory_order_release);
     start_.advance();
   }
-  call(context, 0);
-  barrier();
+  Member member(*this, 0, first_phase_);
+  call(context, member);
+  if (threads_ > 1) close();
 }
 
-void Team::barrier() {
-  if (threads_ == 1) return;
-  const uint32_t phase = phase_.load();
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < threads_) {
-    phase_.wait_while(phase, kPhaseSpins);
-    return;
+// A worker that wakes after the run was closed must not touch it: the caller's memory may be gone.
+bool Team::enter() {
+  int gate = gate_.load(std::memory_order_relaxed);
+  while (gate & kOpen) {
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire, std::memory_order_relaxed)) return true;
   }
-  arrived_.store(0, std::memory_order_relaxed);
-  ticket_.store(0, std::memory_order_relaxed);
+  return false;
+}
+
+void Team::leave() {
+  if (gate_.fetch_sub(1, std::memory_order_acq_rel) == 1) idle_.advance();
+}
+
+void Team::close() {
+  gate_.fetch_and(~kOpen, std::memory_order_acq_rel);
+  for (uint32_t seen = idle_.load(); gate_.load(std::memory_order_acquire) != 0; seen = idle_.load()) {
+    idle_.wait_past(seen, kPhaseSpin);
+  }
+}
+
+int Team::claim(uint32_t phase, int tasks) {
+  uint64_t ticket = ticket_.load(std::memory_order_relaxed);
+  while (ticket >> 32 == phase && static_cast<int>(ticket & 0x7FFFFFFF) < tasks) {
+    if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed)) return static_cast<int>(ticket & 0x7FFFFFFF);
+  }
+  return -1;
+}
+
+// The member that reports the last task opens the next phase.
+void Team::finish(int finished, int tasks) {
+  if (done_.fetch_add(finished, std::memory_order_acq_rel) + finished < tasks) return;
+  const uint64_t next = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
+  done_.store(0, std::memory_order_relaxed);
+  ticket_.store((next & 0xFFFFFFFFu) << 32, std::memory_order_release);
   phase_.advance();
 }
+
+void Team::wait_for(uint32_t phase) { phase_.wait_past(phase - 1, kPhaseSpin); }
 
 }  // namespace tailrace

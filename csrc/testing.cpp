@@ -125,10 +125,10 @@ nb::tuple gemm(const std::string& variant, const std::string& fmt, const AnyArra
   double best = 1e30;
   for (int i = 0; i < repeats; ++i) {
     const double start = clock_of(team.threads());
-    team.run([&](int member) {
+    team.run([&](Team::Member& member) {
       if (kernels.enter) kernels.enter();
-      team.each(kernels.gemm_tasks(w.view, m, team.threads()),
-                [&](int t) { kernels.gemm(task, t, team.threads(), works[member].scratch); });
+      member.each(kernels.gemm_tasks(w.view, m, team.threads()),
+                  [&](int t) { kernels.gemm(task, t, team.threads(), works[member.index()].scratch); });
       if (kernels.leave) kernels.leave();
     });
     best = std::min(best, clock_of(team.threads()) - start);
@@ -271,11 +271,11 @@ nb::tuple attention(const std::string& variant, const AnyArray& q, const AnyArra
   return nb::make_tuple(out.object, best);
 }
 
-// Times `runs` empty phases of a team; returns seconds a phase.
-double barrier_seconds(Team& team, int runs) {
+// Times `runs` phases of one empty task a member; returns seconds a phase.
+double phase_seconds(Team& team, int runs) {
   const double start = clock_of(0);
-  team.run([&](int) {
-    for (int i = 0; i < runs; ++i) team.barrier();
+  team.run([&](Team::Member& member) {
+    for (int i = 0; i < runs; ++i) member.each(team.threads(), [](int) {});
   });
   return (clock_of(0) - start) / runs;
 }
@@ -283,12 +283,17 @@ double barrier_seconds(Team& team, int runs) {
 // Sums 0 .. tasks-1 once a phase with tasks claimed by all members.
 int64_t team_sum(Team& team, int tasks, int phases) {
   std::atomic<int64_t> sum{0};
-  team.run([&](int) {
+  std::atomic<bool> failed{false};
+  team.run([&](Team::Member& member) {
     for (int i = 0; i < phases; ++i) {
-      team.each(tasks, [&](int t) { sum.fetch_add(t); });
-      team.barrier();
+      const int64_t before = int64_t{i} * tasks * (tasks - 1) / 2;
+      member.each(tasks, [&](int t) {
+        sum.fetch_add(t);
+        if (sum.load() < before) failed = true;  // a task of the last phase was still to come
+      });
     }
   });
+  check(!failed, "a phase began before the one before it had ended");
   return sum.load();
 }
 
@@ -326,7 +331,7 @@ double read_bandwidth(Team& team, int64_t bytes, int repeats) {
   std::atomic<uint64_t> keep{0};
   for (int i = 0; i < repeats; ++i) {
     const double start = clock_of(team.threads());
-    team.run([&](int) { team.each(pieces, [&](int t) { keep ^= read_through(memory.data() + t * kPiece, kPiece); }); });
+    team.run([&](Team::Member& member) { member.each(pieces, [&](int t) { keep ^= read_through(memory.data() + t * kPiece, kPiece); }); });
     best = std::min(best, clock_of(team.threads()) - start);
   }
   return double{kPiece} * pieces / best;
@@ -345,7 +350,7 @@ void bind_testing(nb::module_& m) {
         nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("q_scale"));
   m.def("attention", &attention, nb::arg("variant"), nb::arg("q"), nb::arg("keys"), nb::arg("values"), nb::arg("table"),
         nb::arg("first_position"), nb::arg("tile_positions"), nb::arg("repeats") = 1);
-  m.def("barrier_seconds", &barrier_seconds, nb::arg("team"), nb::arg("runs"), nb::call_guard<nb::gil_scoped_release>());
+  m.def("phase_seconds", &phase_seconds, nb::arg("team"), nb::arg("runs"), nb::call_guard<nb::gil_scoped_release>());
   m.def("team_sum", &team_sum, nb::arg("team"), nb::arg("tasks"), nb::arg("phases"), nb::call_guard<nb::gil_scoped_release>());
   m.def("madd_peak", [](double seconds) { return peak(seconds, madd_rounds, 32); }, nb::arg("seconds"),
         nb::call_guard<nb::gil_scoped_release>());

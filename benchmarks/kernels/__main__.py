@@ -134,8 +134,8 @@ def main() -> None:
         for case in cases:
             case.measure()
     print(f"{args.variant}, {args.threads} threads, best of {args.rounds} rounds; {peaks.line()}")
-    barrier = testing.barrier_seconds(team, 1000) * 1e6
-    print(f"a barrier of the team: {barrier:.2f} us")
+    phase = testing.phase_seconds(team, 1000) * 1e6
+    print(f"an empty phase of the team: {phase:.2f} us")
     for case in cases:
         print(case.line())
 
