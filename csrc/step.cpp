@@ -297,6 +297,7 @@ class Model::Step::Member {
 };
 
 void Model::Step::run(KvCache& kv, const Batch& batch) {
+  logits_.rows = 0;  // should memory run out below, nobody may read what is left of the last step
   plan_ = make_plan(spec_, batch, kernels_.attention_rows);
   reserve(batch);
   logits_.data = space_.logits.as<float>();
