@@ -1,1 +1,1 @@
-"""Tailrace: an LLM engine for CPUs and the serving plane around it. Importing it costs nothing; parts load when used."""
+"""Tailrace: an LLM engine for CPUs, and the serving plane around it. Parts load when used; importing this is free."""

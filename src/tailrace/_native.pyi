@@ -53,13 +53,13 @@ def pack_bf16(variant: str, w: npt.NDArray[np.uint16]) -> U8: ...
 class Model:
     def __init__(self, variant: str, spec: ModelSpec, team: Team) -> None: ...
     def set_embedding(self, rows: npt.NDArray[np.generic], fmt: str) -> None:
-        """Embedding rows: fmt "f32" [V, H] float32, "f16"/"bf16" [V, H] uint16, "q8_0" [V, bytes] uint8 raw GGUF blocks."""
+        """Embedding rows: fmt "f32" [V, H] float32, "f16" or "bf16" [V, H] uint16, "q8_0" [V, bytes] uint8 as in GGUF."""
     def set_rope(self, cos: F32, sin: F32) -> None:
         """[max_positions, rope_dim/2]; half-split pairs (i, i + rope_dim/2)."""
     def set_norm(self, name: str, weight: F32) -> None:
-        """"attn.{layer}", "ffn.{layer}", "final"."""
+        """ "attn.{layer}", "ffn.{layer}", "final"."""
     def set_linear(self, name: str, fmt: str, n: int, k: int, packed: U8, scale: F32 | None, wide: I32 | None) -> None:
-        """"qkv.{layer}", "o.{layer}", "gate_up.{layer}", "down.{layer}", "head". fmt "int8", "nib4" or "bf16".
+        """ "qkv.{layer}", "o.{layer}", "gate_up.{layer}", "down.{layer}", "head". fmt "int8", "nib4" or "bf16".
 
         qkv rows: all query heads, key heads, value heads. gate_up rows: 16 gate, the 16 matching up, 16 gate, ...
         `packed` is not copied (it may be a memory map) and is kept alive.
