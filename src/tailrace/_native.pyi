@@ -53,7 +53,7 @@ def pack_bf16(variant: str, w: npt.NDArray[np.uint16]) -> U8: ...
 class Model:
     def __init__(self, variant: str, spec: ModelSpec, team: Team) -> None: ...
     def set_embedding(self, rows: npt.NDArray[np.generic], fmt: str) -> None:
-        """Embedding rows: fmt "f32" [V, H] float32, "f16" or "bf16" [V, H] uint16, "q8_0" [V, bytes] uint8 as in GGUF."""
+        """Embedding rows: fmt "f32" [V, H] float32, "f16" or "bf16" [V, H] uint16, "q8_0" [V, bytes] as in GGUF."""
     def set_rope(self, cos: F32, sin: F32) -> None:
         """[max_positions, rope_dim/2]; half-split pairs (i, i + rope_dim/2)."""
     def set_norm(self, name: str, weight: F32) -> None:

@@ -1,20 +1,20 @@
 """The one error tree. Everything a user can cause is one of these, and each says what to change.
 
-    TailraceError
-    ├── RequestError            the caller's request (OpenAI error body, 4xx)
-    │   ├── InvalidRequest            400
-    │   ├── ContextLengthExceeded     400  code context_length_exceeded
-    │   ├── TemplateRefused           400  the chat template's own reason
-    │   ├── Unsupported               400  a known field that is not built yet
-    │   ├── Unauthorized              401
-    │   ├── ModelNotFound             404
-    │   ├── BodyTooLarge              413
-    │   └── QueueFull                 429  + Retry-After
-    ├── Unavailable             503  + Retry-After (not ready, draining)
-    ├── InternalError           500  one request's processing failed
-    ├── ModelFileError          a model file that cannot be used (start-up and CLI)
-    ├── StoreError              pulling or finding a model (CLI)
-    └── ConfigError             a setting that cannot be used (start-up and CLI)
+TailraceError
+├── RequestError            the caller's request (OpenAI error body, 4xx)
+│   ├── InvalidRequest            400
+│   ├── ContextLengthExceeded     400  code context_length_exceeded
+│   ├── TemplateRefused           400  the chat template's own reason
+│   ├── Unsupported               400  a known field that is not built yet
+│   ├── Unauthorized              401
+│   ├── ModelNotFound             404
+│   ├── BodyTooLarge              413
+│   └── QueueFull                 429  + Retry-After
+├── Unavailable             503  + Retry-After (not ready, draining)
+├── InternalError           500  one request's processing failed
+├── ModelFileError          a model file that cannot be used (start-up and CLI)
+├── StoreError              pulling or finding a model (CLI)
+└── ConfigError             a setting that cannot be used (start-up and CLI)
 """
 
 from __future__ import annotations

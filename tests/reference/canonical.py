@@ -1,7 +1,7 @@
 """The default arithmetic's parameters for a reference model: canonical weights and wide channels by linear.
 
-    model = LlamaReference(path)
-    logits = model.logits(ids, IntegerArithmetic(canonical_linears(model, wide_channels(model, calibration_ids))))
+model = LlamaReference(path)
+logits = model.logits(ids, IntegerArithmetic(canonical_linears(model, wide_channels(model, calibration_ids))))
 """
 
 from __future__ import annotations
