@@ -262,7 +262,7 @@ void gemm(const GemmTask& task, int index, int threads, const Scratch& scratch) 
 }
 
 template <class Ops>
-Kernels make_kernels(const char* name, bool prefers_nibbles) {
+constexpr Kernels make_kernels(const char* name, bool prefers_nibbles) {
   Kernels table{};
   table.name = name;
   table.attention_rows = 48;

@@ -17,7 +17,7 @@ namespace {
 // Kept out of line, so that all 16 registers are theirs.
 #define TAILRACE_KERNEL __attribute__((noinline))
 
-constexpr int kPrefetchBytes = 1024;  // ahead in the weight stream
+constexpr int kPrefetchBytes = 2048, kPrefetchNibbles = 4096;  // ahead in the weight stream, measured
 
 inline __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 inline __m256i widen(const void* p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
@@ -106,8 +106,9 @@ TAILRACE_KERNEL void stream_nib4_rows(const int16_t* x, int k, const uint8_t* pa
   tile.clear();
   for (int g = 0; g < k / kNibbleGroup; ++g, panel += kNibbleGroupBytes) {
     const Factors factors(panel);
+    prefetch(panel + kPrefetchNibbles);
     for (int v = 0; v < 8; ++v, x += 4) {
-      if (v % 2 == 0) prefetch(panel + kPrefetchBytes + 64 + v * 32);
+      if (v % 2 == 0) prefetch(panel + kPrefetchNibbles + 64 + v * 32);
       const __m256i words = load(panel + 64 + v * 32);
       tile.add(x, k, factors.low(_mm256_and_si256(words, mask)),
                factors.high(_mm256_and_si256(_mm256_srli_epi16(words, 4), mask)));
@@ -228,7 +229,7 @@ struct Avx2Ops {
 }  // namespace
 
 const Kernels* avx2_kernels() {
-  static const Kernels table = make_kernels<Avx2Ops>("avx2", true);
+  static constexpr Kernels table = make_kernels<Avx2Ops>("avx2", true);
   return &table;
 }
 

@@ -98,7 +98,7 @@ struct PortableOps {
 }  // namespace
 
 const Kernels* portable_kernels() {
-  static const Kernels table = make_kernels<PortableOps>("portable", false);
+  static constexpr Kernels table = make_kernels<PortableOps>("portable", false);
   return &table;
 }
 
