@@ -4,6 +4,7 @@ the engine with a tiny model on the real kernels."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,8 @@ from tailrace.clock import SystemClock
 from tailrace.config import EngineConfig
 from tailrace.engine.build import build_engine
 from tailrace.engine.parts import EngineParts
+from tailrace.engine.runner import Runner
+from tailrace.engine.step import StepPlan, StepResult
 from tailrace.errors import RequestError
 from tailrace.types import FinishReason, GenerateRequest, SamplingParams, StopConditions, TokenEvent
 from tests.engine.support import parts
@@ -31,9 +34,41 @@ SLOTS, CONTEXT = 4, 512
 Factory = Callable[[], Backend]
 
 
+class Gated:
+    """A runner whose steps wait while the gate is closed, so that what a test waits for cannot pass unseen."""
+
+    def __init__(self, runner: Runner, gate: threading.Event) -> None:
+        self._runner, self._gate = runner, gate
+
+    def forward(self, plan: StepPlan) -> None:
+        self._gate.wait()
+        self._runner.forward(plan)
+
+    def sample(self, plan: StepPlan) -> StepResult:
+        return self._runner.sample(plan)
+
+
+@pytest.fixture
+def gate() -> threading.Event:
+    """Open. Fakes need none: they move only when the test's own loop turns."""
+    opened = threading.Event()
+    opened.set()
+    return opened
+
+
 @contextmanager
-def started(engine: EngineParts) -> Iterator[EngineBackend]:
-    backend = EngineBackend(engine, "m", SystemClock())
+def closed(gate: threading.Event) -> Iterator[None]:
+    gate.clear()
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+@contextmanager
+def started(engine: EngineParts, gate: threading.Event) -> Iterator[EngineBackend]:
+    gated = replace(engine, runner=Gated(engine.runner, gate))
+    backend = EngineBackend(gated, "m", SystemClock())
     backend.start()
     try:
         yield backend
@@ -47,18 +82,18 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["fake", "wrapped", "engine", "native"])
-async def backend(request: pytest.FixtureRequest, tiny: Path) -> AsyncIterator[Backend]:
+async def backend(request: pytest.FixtureRequest, tiny: Path, gate: threading.Event) -> AsyncIterator[Backend]:
     kind = request.param
     if kind == "fake":
         yield FakeBackend(max_context=CONTEXT, max_sequences=SLOTS)
     elif kind == "wrapped":
         yield FaultyBackend(FakeBackend(max_context=CONTEXT, max_sequences=SLOTS), lambda request: None)
     elif kind == "engine":
-        with started(parts(blocks=40, slots=SLOTS, context=CONTEXT)) as made:
+        with started(parts(blocks=40, slots=SLOTS, context=CONTEXT), gate) as made:
             yield made
     else:
         config = EngineConfig(threads=1, max_sequences=SLOTS, max_context=CONTEXT, kv_memory=2**20, chunk_tokens=128)
-        with started(build_engine(tiny, config, SystemClock(), cache_dir=tiny.parent)) as made:
+        with started(build_engine(tiny, config, SystemClock(), cache_dir=tiny.parent), gate) as made:
             yield made
 
 
@@ -239,10 +274,11 @@ async def test_closing_early_frees_everything(backend: Backend, after: int) -> N
     assert backend.load().abort_seconds >= 0
 
 
-async def test_a_reader_that_is_cancelled_frees_everything(backend: Backend) -> None:
-    task = asyncio.create_task(read(backend, ask(tokens=490)))
-    await until(lambda: backend.load().running == 1)
-    task.cancel()
+async def test_a_reader_that_is_cancelled_frees_everything(backend: Backend, gate: threading.Event) -> None:
+    with closed(gate):
+        task = asyncio.create_task(read(backend, ask(tokens=490)))
+        await until(lambda: backend.load().running == 1)
+        task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     await until(lambda: idle(backend))
@@ -276,17 +312,21 @@ async def test_room_is_announced(backend: Backend) -> None:
     assert announced[-1] == SLOTS
 
 
-async def test_draining_lets_running_requests_finish(backend: Backend) -> None:
-    task = asyncio.create_task(read(backend, ask(tokens=30)))
-    await until(lambda: backend.load().running == 1)
-    await backend.drain(60)
+async def test_draining_lets_running_requests_finish(backend: Backend, gate: threading.Event) -> None:
+    with closed(gate):
+        task = asyncio.create_task(read(backend, ask(tokens=30)))
+        await until(lambda: backend.load().running == 1)
+        drain = asyncio.create_task(backend.drain(60))
+        await asyncio.sleep(0)  # it has begun to wait
+    await drain
     choice = (await task)[0]
     assert len(choice.tokens) == 30
 
 
-async def test_draining_ends_what_takes_too_long(backend: Backend) -> None:
-    task = asyncio.create_task(read(backend, ask(tokens=490)))
-    await until(lambda: backend.load().running == 1)
+async def test_draining_ends_what_takes_too_long(backend: Backend, gate: threading.Event) -> None:
+    with closed(gate):
+        task = asyncio.create_task(read(backend, ask(tokens=490)))
+        await until(lambda: backend.load().running == 1)
     await backend.drain(0)
     choice = (await task)[0]
     assert choice.last is not None
