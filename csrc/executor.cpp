@@ -42,7 +42,7 @@ void Model::set_linear(const std::string& name, Format format, int n, int k, con
   check(packed_bytes == kernels_.packed_bytes(format, n, k, wide_count),
         "packed of '" + name + "' has " + std::to_string(packed_bytes) + " bytes, expected " +
             std::to_string(kernels_.packed_bytes(format, n, k, wide_count)));
-  part.assign(format, n, k, packed, scale, wide, wide_count);
+  part.assign(format, n, k, parts_->store.keep(packed, packed_bytes), scale, wide, wide_count);
 }
 
 void Model::finish() {

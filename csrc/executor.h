@@ -50,7 +50,7 @@ class Model {
   Model(const Kernels& kernels, const Spec& spec, std::shared_ptr<Team> team);
   ~Model();
 
-  // Setters throw std::invalid_argument naming what is wrong. Packed weights and embedding rows are borrowed.
+  // Setters throw std::invalid_argument naming what is wrong. Packed weights are copied, embedding rows are borrowed.
   void set_embedding(EmbeddingFormat format, const uint8_t* rows, int64_t row_bytes);
   void set_rope(const float* cos, const float* sin, int rope_dim);
   void set_norm(const std::string& name, const float* weight, int count);

@@ -48,7 +48,7 @@ struct Linear {
   int n = 0;                         // outputs
   int n_pad = 0;                     // round_up(n, 32); padded outputs have weight 0 and scale 0
   int k = 0;                         // inputs, a multiple of 32
-  const uint8_t* packed = nullptr;   // packed_bytes() long; 1-byte alignment only (it may be a memory map)
+  const uint8_t* packed = nullptr;   // packed_bytes() long; aligned to a cache line in a model, not in tests
   const float* scale = nullptr;      // [n_pad]; null for bf16
   const int32_t* wide = nullptr;     // [wide_count] 16-bit input channels, ascending
   const uint32_t* wide_mask = nullptr;  // [k] all ones for a wide channel, else 0

@@ -242,7 +242,7 @@ nb::class_<Model> bind_model(nb::module_& m) {
       .def("set_rope", &set_rope, nb::arg("cos"), nb::arg("sin"))
       .def("set_norm", &set_norm, nb::arg("name"), nb::arg("weight"))
       .def("set_linear", &set_linear, nb::arg("name"), nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("packed"),
-           nb::arg("scale").none(), nb::arg("wide").none(), nb::keep_alive<1, 6>())
+           nb::arg("scale").none(), nb::arg("wide").none())
       .def("finish", &Model::finish)
       .def("forward", &forward, nb::arg("kv"), nb::arg("token_ids"), nb::arg("row_starts"), nb::arg("first_positions"),
            nb::arg("block_tables"), nb::arg("logit_rows"))

@@ -1,4 +1,6 @@
 // The named parts of a model.
+#include <algorithm>
+
 #include "checks.h"
 #include "step.h"
 
@@ -13,6 +15,17 @@ void OwnedLinear::assign(Format format, int n, int k, const uint8_t* packed, con
   mask.assign(k, 0);
   for (int32_t channel : wide) mask[channel] = 0xFFFFFFFFu;
   view = {format, n, n_pad, k, packed, scales ? scale.data() : nullptr, wide.data(), mask.data(), count};
+}
+
+const uint8_t* WeightStore::keep(const uint8_t* bytes, size_t count) {
+  if (chunks_.empty() || used_ + count > chunks_.back().bytes()) {
+    chunks_.emplace_back(std::max(count, kChunk));
+    used_ = 0;
+  }
+  uint8_t* copy = chunks_.back().data() + used_;
+  std::memcpy(copy, bytes, count);
+  used_ += round_up(count, kCacheLine);
+  return copy;
 }
 
 Layer& Model::Parts::layer_of(const std::string& name) {

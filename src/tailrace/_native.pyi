@@ -62,7 +62,7 @@ class Model:
         """ "qkv.{layer}", "o.{layer}", "gate_up.{layer}", "down.{layer}", "head". fmt "int8", "nib4" or "bf16".
 
         qkv rows: all query heads, key heads, value heads. gate_up rows: 16 gate, the 16 matching up, 16 gate, ...
-        `packed` is not copied (it may be a memory map) and is kept alive.
+        `packed` is copied (into huge pages, which the weight stream needs) and may be freed afterwards.
         """
     def finish(self) -> None:
         """Check that every part was set; raises ValueError naming what is missing."""
