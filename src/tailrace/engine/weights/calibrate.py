@@ -4,16 +4,20 @@ A few channels of a transformer's activations are many times larger than the res
 row they would take the precision of all others, so they get 16-bit integers ("wide" channels) and keep the same step
 (docs/decisions/001-arithmetic.md). This file runs a plain float32 forward pass of the llama architecture, one layer's
 weights in memory at a time, keeps the largest magnitude seen in every input channel, and chooses. It decides accuracy,
-never correctness: any choice gives a valid and batch-invariant model.
+never correctness: any choice gives a valid and batch-invariant model. Magnitudes are compared in three digits, so that
+the order in which products are summed (another BLAS, another number of threads) does not choose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -21,7 +25,15 @@ Weights = Callable[[str], F32]
 
 WIDE_STEP = 64  # wide channels come in whole K blocks of the tile kernels
 WIDE_SHARE = 8  # one channel in this many is wide: docs/decisions/001-arithmetic.md
+DIGITS = 3  # significant decimal digits of a magnitude that the choice looks at
 WIDE_LIMIT = 127 * 256  # largest 16-bit activation: 256 * high + low with both halves in -127..127
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Decorates what runs on weights that may be damaged, in each thread: they end in errors, not in warnings."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        yield
 
 
 class Shape(Protocol):
@@ -39,7 +51,7 @@ class Shape(Protocol):
     def norm_eps(self) -> float: ...
 
 
-def calibrate(shape: Shape, embedded: F32, cos: F32, sin: F32, weights: Weights) -> dict[str, I32]:
+def calibrate(shape: Shape, embedded: F32, cos: F32, sin: F32, weights: Weights, *, threads: int = 1) -> dict[str, I32]:
     """Wide channels of every linear: "qkv.{l}", "o.{l}", "gate_up.{l}", "down.{l}" and "head".
 
     embedded [T, hidden]: the embedding rows of the calibration tokens, one sequence from position 0. cos, sin
@@ -47,16 +59,16 @@ def calibrate(shape: Shape, embedded: F32, cos: F32, sin: F32, weights: Weights)
     order. weights(name) gives float32 [N, K] for "q.{l}", "k.{l}", "v.{l}", "o.{l}", "gate.{l}", "up.{l}", "down.{l}"
     and float32 [hidden] for "attn_norm.{l}", "ffn_norm.{l}", "final_norm"; it is asked for each once, in layer order.
     """
-    peaks = channel_peaks(shape, embedded, cos, sin, weights)
+    peaks = channel_peaks(shape, embedded, cos, sin, weights, threads=threads)
     return {name: choose_wide(peak) for name, peak in peaks.items()}
 
 
 def choose_wide(peak: F32) -> I32:
-    """The channels to store in 16 bits, ascending, a multiple of 64 of them; `peak` [K] is the largest |x| of each."""
-    count = wide_count(peak.size)
-    if count == 0:
-        return np.empty(0, np.int32)
-    largest = np.argpartition(-peak, count - 1)[:count]
+    """The channels to store in 16 bits, ascending, a multiple of 64 of them; `peak` [K] is the largest |x| of each.
+
+    Of magnitudes that agree in DIGITS digits the lower channels come first.
+    """
+    largest = np.argsort(-_rounded(peak), kind="stable")[: wide_count(peak.size)]
     return np.sort(largest).astype(np.int32)
 
 
@@ -66,27 +78,59 @@ def wide_count(channels: int) -> int:
     return min(wanted, channels // WIDE_STEP * WIDE_STEP, _exact_limit(channels))
 
 
-def channel_peaks(shape: Shape, embedded: F32, cos: F32, sin: F32, weights: Weights) -> dict[str, F32]:
+def channel_peaks(
+    shape: Shape, embedded: F32, cos: F32, sin: F32, weights: Weights, *, threads: int = 1
+) -> dict[str, F32]:
     """Largest magnitude of every input channel of every linear; arguments as for `calibrate`."""
-    peaks: dict[str, F32] = {}
+    # BLAS threads spin while they wait, which on a shared machine takes three times the CPU time; ours sleep.
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+        return _Forward(shape, weights, pool, threads).peaks(embedded.astype(np.float32), cos, sin)
 
-    def seen(name: str, x: F32) -> F32:
-        peaks[name] = np.abs(x).max(axis=0)
+
+class _Forward:
+    """One pass; products are divided among the pool's threads by output rows."""
+
+    def __init__(self, shape: Shape, weights: Weights, pool: ThreadPoolExecutor, threads: int) -> None:
+        self._shape = shape
+        self._weights = weights
+        self._pool = pool
+        self._threads = threads
+        self._peaks: dict[str, F32] = {}
+
+    def peaks(self, x: F32, cos: F32, sin: F32) -> dict[str, F32]:
+        shape, weights, times, seen = self._shape, self._weights, self._times, self._seen
+        for layer in range(shape.layers):
+            h = seen(f"qkv.{layer}", _rms_norm(x, weights(f"attn_norm.{layer}"), shape.norm_eps))
+            q = _rotate(_heads(times(h, f"q.{layer}"), shape.heads), cos, sin)
+            k = _rotate(_heads(times(h, f"k.{layer}"), shape.kv_heads), cos, sin)
+            v = _heads(times(h, f"v.{layer}"), shape.kv_heads)
+            x = x + times(seen(f"o.{layer}", _attention(q, k, v)), f"o.{layer}")
+            h = seen(f"gate_up.{layer}", _rms_norm(x, weights(f"ffn_norm.{layer}"), shape.norm_eps))
+            h = _silu(times(h, f"gate.{layer}")) * times(h, f"up.{layer}")
+            x = x + times(seen(f"down.{layer}", h), f"down.{layer}")
+        seen("head", _rms_norm(x, weights("final_norm"), shape.norm_eps))
+        return self._peaks
+
+    def _seen(self, name: str, x: F32) -> F32:
+        self._peaks[name] = np.abs(x).max(axis=0)
         return x
 
-    x = embedded.astype(np.float32)
-    for layer in range(shape.layers):
-        h = seen(f"qkv.{layer}", _rms_norm(x, weights(f"attn_norm.{layer}"), shape.norm_eps))
-        q = _rotate(_heads(h @ weights(f"q.{layer}").T, shape.heads), cos, sin)
-        k = _rotate(_heads(h @ weights(f"k.{layer}").T, shape.kv_heads), cos, sin)
-        v = _heads(h @ weights(f"v.{layer}").T, shape.kv_heads)
-        h = seen(f"o.{layer}", _attention(q, k, v))
-        x = x + h @ weights(f"o.{layer}").T
-        h = seen(f"gate_up.{layer}", _rms_norm(x, weights(f"ffn_norm.{layer}"), shape.norm_eps))
-        h = _silu(h @ weights(f"gate.{layer}").T) * (h @ weights(f"up.{layer}").T)
-        x = x + seen(f"down.{layer}", h) @ weights(f"down.{layer}").T
-    seen("head", _rms_norm(x, weights("final_norm"), shape.norm_eps))
-    return peaks
+    def _times(self, x: F32, name: str) -> F32:
+        @quiet()
+        def product(rows: F32) -> F32:
+            y: F32 = x @ rows.T
+            return y
+
+        return np.concatenate(list(self._pool.map(product, np.array_split(self._weights(name), self._threads))), axis=1)
+
+
+def _rounded(x: F32) -> npt.NDArray[np.float64]:
+    """Non-negative `x` to DIGITS significant decimal digits."""
+    wide = x.astype(np.float64)
+    tenth = np.floor(np.log10(wide, out=np.zeros_like(wide), where=wide > 0))
+    unit = 10.0 ** (tenth - (DIGITS - 1))
+    rounded: npt.NDArray[np.float64] = np.rint(wide / unit) * unit
+    return rounded
 
 
 def _exact_limit(channels: int) -> int:

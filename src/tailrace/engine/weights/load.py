@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,12 @@ def load_model(
     if threads < 0:
         raise ConfigError(f"threads is {threads}; use 0 for one on each usable CPU.", param="threads")
     source = WeightSource(file, spec)
-    sha256, packed, from_cache = _packed(source, storage, variant, cache_dir, progress or _silent)
-    team = _native.Team(threads or usable_cpus())
+    threads = threads or usable_cpus()
+    progress = progress or _silent
+    progress("checking the file", 0.0)
+    pack = partial(pack_weights, source, storage, variant, progress, threads=threads)
+    sha256, packed, from_cache = _packed(file.path, storage, variant, cache_dir, pack)
+    team = _native.Team(threads)
     native_spec = _native_spec(spec, max_context)
     model = _native.Model(variant, native_spec, team)
     sizes = _set_parts(model, source, packed, max_context)
@@ -135,20 +140,18 @@ def _context(asked: int, spec: ModelSpec) -> int:
 
 
 def _packed(
-    source: WeightSource, weights: str, variant: str, folder: Path | None, progress: Progress
+    path: Path, weights: str, variant: str, folder: Path | None, pack: Callable[[], Packed]
 ) -> tuple[str, Packed, bool]:
     """(file's SHA-256, packed weights, whether they came from the cache)."""
-    path = source.file.path
-    progress("checking the file", 0.0)
     if folder is None:
-        return sha256_file(path), pack_weights(source, weights, variant, progress), False
+        return sha256_file(path), pack(), False
     sha256 = remembered_sha256(path, folder / "digests")
     cache = PackedCache(folder / "packed")
     key = CacheKey(sha256, weights, variant, recipe())
     found = cache.load(key)
     if found is not None:
         return sha256, found, True
-    packed = pack_weights(source, weights, variant, progress)
+    packed = pack()
     cache.store(key, packed)
     return sha256, cache.load(key) or packed, False
 

@@ -6,14 +6,16 @@ changes a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tailrace import _native
-from tailrace.engine.weights.calibrate import calibrate
+from tailrace.engine.weights.calibrate import calibrate, quiet
 from tailrace.engine.weights.calibration_text import CALIBRATION_TEXT
 from tailrace.engine.weights.packed_cache import Packed
 from tailrace.engine.weights.quantize import Int8Weights, quantize_affine4, quantize_rows, round_bf16
@@ -24,32 +26,42 @@ from tailrace.types import Tokens
 
 Array = npt.NDArray[Any]
 Wide = npt.NDArray[np.int32]  # the 16-bit input channels of a linear, ascending
+Parts = tuple[str, dict[str, Array]]  # a linear's format and its arrays
 Progress = Callable[[str, float], None]
 
-CALIBRATION_TOKENS = 384  # at most: outliers show early, and vocabularies of single bytes make long texts
+CALIBRATION_TOKENS = 256  # at most: outliers show early, and vocabularies of single bytes make long texts
 EMBEDDING = "embedding"
 # Embedding rows are used as the file stores them where the executor can read that; others are rounded to bf16.
 STORED_EMBEDDINGS = {"Q8_0": "q8_0", "F16": "f16", "BF16": "bf16", "F32": "f32"}
 
 
-def pack_weights(source: WeightSource, weights: str, variant: str, progress: Progress) -> Packed:
+def pack_weights(source: WeightSource, weights: str, variant: str, progress: Progress, *, threads: int = 1) -> Packed:
     """All linears packed for `variant`. `weights` is the storage: "nib4" (4-bit sources; others int8), "int8", "bf16".
 
     Arrays "{linear}.packed", "{linear}.scale", "{linear}.wide" (and "embedding" when its rows had to be converted);
-    facts "formats": linear -> format. Raises ModelFileError for weights that are not finite.
+    facts "formats": linear -> format. `threads` of them are worked on at once. Raises ModelFileError for weights that
+    are not finite.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # a damaged file's numbers end in the errors above, not warnings
-        wide = {} if weights == "bf16" else _calibrated(source, progress)
-        arrays: dict[str, Array] = {}
-        formats: dict[str, str] = {}
-        linears = source.linears()
-        for index, linear in enumerate(linears):
-            progress("packing weights", index / len(linears))
-            formats[linear.name], parts = _pack_linear(source, linear, weights, variant, wide.get(linear.name))
-            arrays |= {f"{linear.name}.{part}": array for part, array in parts.items()}
-        arrays |= _embedding(source)
+    wide = {} if weights == "bf16" else _calibrated(source, progress, threads)
+    arrays: dict[str, Array] = {}
+    formats: dict[str, str] = {}
+    pack = partial(_pack_linear, source, weights, variant, wide)
+    for linear, (fmt, parts) in _packed(source.linears(), pack, threads, progress):
+        formats[linear.name] = fmt
+        arrays |= {f"{linear.name}.{part}": array for part, array in parts.items()}
+    arrays |= _embedding(source)
     progress("packing weights", 1.0)
     return Packed(arrays, {"formats": formats})
+
+
+def _packed(
+    linears: list[Linear], pack: Callable[[Linear], Parts], threads: int, progress: Progress
+) -> Iterator[tuple[Linear, Parts]]:
+    """In order; numpy and the native packing run without the interpreter's lock."""
+    with ThreadPoolExecutor(threads) as pool:
+        for index, (linear, parts) in enumerate(zip(linears, pool.map(pack, linears), strict=True)):
+            progress("packing weights", index / len(linears))
+            yield linear, parts
 
 
 def calibration_tokens(tokenizer: Tokenizer, vocab: int) -> Tokens:
@@ -60,7 +72,8 @@ def calibration_tokens(tokenizer: Tokenizer, vocab: int) -> Tokens:
     return ids[ids < vocab][:CALIBRATION_TOKENS]
 
 
-def _calibrated(source: WeightSource, progress: Progress) -> dict[str, Wide]:
+@quiet()
+def _calibrated(source: WeightSource, progress: Progress, threads: int) -> dict[str, Wide]:
     spec = source.spec
     ids = calibration_tokens(Tokenizer.from_gguf(source.file.metadata), spec.vocab)[: spec.context]
     cos, sin = source.rope_tables(len(ids))
@@ -70,9 +83,10 @@ def _calibrated(source: WeightSource, progress: Progress) -> dict[str, Wide]:
         progress("calibrating", int(layer) / spec.layers if layer else 1.0)
         return source.calibration_weight(name)
 
-    return calibrate(spec, source.embedding_rows(ids), cos, sin, weight)
+    return calibrate(spec, source.embedding_rows(ids), cos, sin, weight, threads=threads)
 
 
+@quiet()
 def _embedding(source: WeightSource) -> dict[str, Array]:
     """Rows that the executor cannot read as stored. All are checked; those of a tied head have been."""
     stored = source.type_of(source.spec.embedding) in STORED_EMBEDDINGS
@@ -82,25 +96,23 @@ def _embedding(source: WeightSource) -> dict[str, Array]:
     return {} if stored else {EMBEDDING: round_bf16(rows)}
 
 
-def _pack_linear(
-    source: WeightSource, linear: Linear, weights: str, variant: str, wide: Wide | None
-) -> tuple[str, dict[str, Array]]:
-    """(format, its arrays); an error names the tensors."""
+@quiet()
+def _pack_linear(source: WeightSource, weights: str, variant: str, wide: Mapping[str, Wide], linear: Linear) -> Parts:
+    """An error names the tensors."""
     if weights == "bf16":
         return "bf16", {"packed": _native.pack_bf16(variant, round_bf16(source.checked_floats(linear)))}
-    assert wide is not None
     try:
         if not source.is_affine4(linear):
-            return _int8_parts(variant, quantize_rows(source.floats(linear)), wide)
+            return _int8_parts(variant, quantize_rows(source.floats(linear)), wide[linear.name])
         affine = quantize_affine4(*source.affine4(linear))
     except ModelFileError as error:
         raise ModelFileError(f"{source.file.path}: {' + '.join(linear.tensors)}: {error.message}.") from error
     if weights == "int8":
-        return _int8_parts(variant, affine.to_int8(), wide)
-    packed = _native.pack_nib4(variant, affine.q, affine.a, affine.b, wide)
-    return "nib4", {"packed": packed, "scale": affine.scale, "wide": wide}
+        return _int8_parts(variant, affine.to_int8(), wide[linear.name])
+    packed = _native.pack_nib4(variant, affine.q, affine.a, affine.b, wide[linear.name])
+    return "nib4", {"packed": packed, "scale": affine.scale, "wide": wide[linear.name]}
 
 
-def _int8_parts(variant: str, rows: Int8Weights, wide: Wide) -> tuple[str, dict[str, Array]]:
+def _int8_parts(variant: str, rows: Int8Weights, wide: Wide) -> Parts:
     packed = _native.pack_int8(variant, rows.w8, wide)
     return "int8", {"packed": packed, "scale": rows.scale, "wide": wide}
