@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tailrace.text.stops import StopStrings
 from tailrace.text.stream import Pushed, TextStream
+from tailrace.text.tokenizer import Tokenizer
 from tailrace.types import FinishReason, StopConditions
-from tests.text.vocabularies import END_OF_TEXT, IM_END, IM_START, smollm2, tiny
+from tests.text.vocabularies import END_OF_TEXT, IM_END, IM_START, tiny
 
 TOKENIZER = tiny()
 BYTE = {TOKENIZER.token_bytes(i): i for i in range(3, 259)}
@@ -155,8 +156,8 @@ def test_no_part_of_a_stop_string_and_no_half_character_is_shown(ids: list[int],
         )
 
 
-def test_real_answers_stream_as_they_are() -> None:
-    tokenizer = smollm2()
+def test_real_answers_stream_as_they_are(smollm2: Tokenizer) -> None:
+    tokenizer = smollm2
     text = "삼겹살 쌈밥 둘, ภาษาไทยง่าย, 𠮷野家で昼食, 👩🏽‍🚀🧑🏿‍🍳🏳️‍🌈, Žďár e\u0301"
     ids = tokenizer.encode_rendered(text).tolist()
     for cut in range(len(ids) + 1):

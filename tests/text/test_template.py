@@ -8,7 +8,8 @@ import pytest
 from tailrace.clock import ManualClock
 from tailrace.errors import ConfigError, InvalidRequest, ModelFileError, TemplateRefused
 from tailrace.text.template import MAX_SOURCE, ChatTemplate
-from tests.text.vocabularies import smollm2, smollm2_metadata, tiny_metadata
+from tailrace.text.tokenizer import Tokenizer
+from tests.text.vocabularies import tiny_metadata
 
 HI = [{"role": "user", "content": "Hi"}]
 STRICT = (
@@ -41,13 +42,13 @@ def refusal(source: str, messages: Any = HI, **options: Any) -> str:
     return caught.value.message
 
 
-def test_the_models_own_template() -> None:
-    own = ChatTemplate.from_metadata(smollm2_metadata(), clock=ManualClock())
+def test_the_models_own_template(smollm2: Tokenizer, smollm2_metadata: dict[str, Any]) -> None:
+    own = ChatTemplate.from_metadata(smollm2_metadata, clock=ManualClock())
     assert own is not None
     system = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
     assert own.render(HI) == system + "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     assert own.render(HI, add_generation_prompt=False) == system + "<|im_start|>user\nHi<|im_end|>\n"
-    ids = smollm2().encode_rendered(own.render(HI)).tolist()
+    ids = smollm2.encode_rendered(own.render(HI)).tolist()
     assert ids.count(1) == 3  # one for each turn: no start token was added to the template's own
 
 
@@ -235,9 +236,9 @@ def test_a_template_works_again_after_a_refusal() -> None:
     assert strict.render(HI) == "<s>[user]Hi"
 
 
-def test_a_long_conversation_is_no_hard_work() -> None:
+def test_a_long_conversation_is_no_hard_work(smollm2_metadata: dict[str, Any]) -> None:
     messages = [{"role": role, "content": "word " * 100} for _ in range(1000) for role in ("user", "assistant")]
-    own = ChatTemplate.from_metadata(smollm2_metadata(), clock=ManualClock())
+    own = ChatTemplate.from_metadata(smollm2_metadata, clock=ManualClock())
     assert own is not None
     assert own.render(messages).count("word") == 200_000
 
