@@ -146,6 +146,7 @@ class Capabilities:
     vocab_size: int
     max_sequences: int  # choices it runs at once
     features: frozenset[str] = frozenset()
+    block_tokens: int = 64  # tokens in a KV block
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,8 @@ class LoadReport:
     kv_blocks_total: int = 0
     step_seconds: float = 0.0  # the last steps' typical time
     free_slots: int = 0  # sequences that could start now, those accepted already taken off
+    free_blocks: int | None = None  # KV blocks for new prompts: less those of accepted ones, and one for each running
+    # sequence to grow into; None where KV memory is not known
     aborts: int = 0  # since the start
     abort_seconds: float = 0.0  # sum over them, from asking to slots and blocks being free
 

@@ -37,17 +37,17 @@ def test_the_door(arriving: int, occupancy: Occupancy, expected: Decision) -> No
 
 
 @pytest.mark.parametrize(
-    ("tokens", "sequences", "occupancy", "expected"),
+    ("tokens", "fits", "occupancy", "expected"),
     [
-        (500, 1, there(room=1), Decision(ADMIT, "starts_now")),
-        (500, 2, there(room=1), Decision(ADMIT, "waits")),  # larger than the bound, and nothing before it
-        (60, 1, there(queued=1, tokens=40), Decision(ADMIT, "waits")),
-        (61, 1, there(queued=1, tokens=40), Decision(REJECT, "queue_tokens_full", lacking_tokens=1)),
-        (1, 1, there(room=4, draining=True), Decision(REJECT, "draining")),
+        (500, True, there(), Decision(ADMIT, "starts_now")),
+        (500, False, there(room=1), Decision(ADMIT, "waits")),  # larger than the bound, and nothing before it
+        (60, True, there(queued=1, tokens=40), Decision(ADMIT, "waits")),
+        (61, True, there(queued=1, tokens=40), Decision(REJECT, "queue_tokens_full", lacking_tokens=1)),
+        (1, True, there(room=4, draining=True), Decision(REJECT, "draining")),
     ],
 )
-def test_the_queue(tokens: int, sequences: int, occupancy: Occupancy, expected: Decision) -> None:
-    assert into_the_queue(tokens, sequences, occupancy, CONFIG) == expected
+def test_the_queue(tokens: int, fits: bool, occupancy: Occupancy, expected: Decision) -> None:
+    assert into_the_queue(tokens, fits, occupancy, CONFIG) == expected
 
 
 def test_refusals_say_what_is_full() -> None:

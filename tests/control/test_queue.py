@@ -34,7 +34,7 @@ def test_like_a_list(program: list[tuple[str, int, int]]) -> None:
             shadow.append(entry)
         elif what == "pop":
             expected = shadow[0] if shadow and shadow[0].sequences <= number else None
-            assert queue.pop_ready(number) is expected
+            assert queue.pop_ready(lambda entry, room=number: entry.sequences <= room) is expected
             gone += shadow[:1] if expected else []
             shadow = shadow[1:] if expected else shadow
         elif shadow:
@@ -52,6 +52,7 @@ def test_a_large_request_at_the_head_is_not_overtaken() -> None:
     large, small = Entry("large", 4, 1), Entry("small", 1, 1)
     queue.push(large)
     queue.push(small)
-    assert queue.pop_ready(3) is None
-    assert queue.pop_ready(4) is large
-    assert queue.pop_ready(1) is small
+    assert queue.pop_ready(lambda entry: entry.sequences <= 3) is None
+    assert queue.pop_ready(lambda entry: entry.sequences <= 4) is large
+    assert queue.pop_ready(lambda entry: entry.sequences <= 1) is small
+    assert queue.pop_ready(lambda entry: True) is None

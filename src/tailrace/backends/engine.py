@@ -15,7 +15,7 @@ from itertools import count
 from tailrace.clock import Clock
 from tailrace.engine.loop import Delivery, EngineLoop
 from tailrace.engine.parts import EngineParts
-from tailrace.engine.sequence import Group
+from tailrace.engine.sequence import Group, State
 from tailrace.engine.stats import EngineStats
 from tailrace.errors import InvalidRequest, Unavailable
 from tailrace.types import Capabilities, GenerateRequest, Health, LoadReport, TokenEvent, Tokens
@@ -27,13 +27,16 @@ _STEPS_WORTH_KEEPING = 200  # of learning, before it replaces the calibration at
 class _Stream:
     """One request's events on their way to its reader. Lives until its last event, read or not."""
 
-    def __init__(self, choices: int) -> None:
-        self.open = choices  # without a terminal event yet
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.open = len(group.sequences)  # without a terminal event yet
+        self.begun = False
         self.events: list[TokenEvent] = []
         self.ready = asyncio.Event()
 
     def push(self, events: list[TokenEvent]) -> int:
         """Returns how many choices ended."""
+        self.begun = True
         self.events += events
         ended = sum(event.finish is not None for event in events)
         self.open -= ended
@@ -59,6 +62,7 @@ class EngineBackend:
             vocab_size=limits.vocab_size,
             max_sequences=limits.max_sequences,
             features=frozenset({"tokens", "logprobs", "prompt_logprobs", "seed", "n", "prefix_cache"}),
+            block_tokens=scheduler.kv.block_tokens,
         )
         self.engine = EngineLoop(
             scheduler, parts.runner, tokenizer=parts.tokenizer, cost=parts.cost, clock=clock, deliver=self._deliver
@@ -117,6 +121,7 @@ class EngineBackend:
             kv_blocks_total=scheduler.kv.pool.total,
             step_seconds=self._cost.step_seconds,
             free_slots=max(0, scheduler.limits.max_sequences - self._choices),
+            free_blocks=self._free_blocks(),
             aborts=self.stats.aborts,
             abort_seconds=self.stats.cancel_seconds,
         )
@@ -149,10 +154,24 @@ class EngineBackend:
             self._empty.clear()
         seed = request.sampling.seed
         group = Group(request, next(self._arrivals), self._seeds.getrandbits(63) if seed is None else seed)
-        stream = self._streams[request.id] = _Stream(request.n)
+        stream = self._streams[request.id] = _Stream(group)
         self._choices += request.n
         self.engine.submit(group)
         return stream
+
+    def _free_blocks(self) -> int:
+        """What is left when all accepted have started, by the scheduler's own rule: blocks for what is known, and one
+        for each running sequence. Read while the engine works, so a start may be counted twice for a moment; the first
+        events of what starts wake whoever waits for room."""
+        kv, running = self._scheduler.kv, len(self._scheduler.running)
+        pledged = 0
+        for stream in self._streams.values():
+            for sequence in stream.group.sequences:
+                if sequence.state is State.WAITING:
+                    pledged += kv.blocks_for(sequence.known) + 1
+                elif sequence.state is State.HELD:
+                    pledged += 1
+        return kv.available - running - pledged
 
     async def _wait(self, stream: _Stream, request_id: str, deadline: float | None) -> None:
         if deadline is None:
@@ -179,13 +198,14 @@ class EngineBackend:
         self._asyncio.call_soon_threadsafe(self._dispatch, delivery)
 
     def _dispatch(self, delivery: Delivery) -> None:
-        ended = 0
+        ended, begun = 0, False
         for request_id, events in delivery.items():
             stream = self._streams[request_id]
+            begun |= not stream.begun
             ended += stream.push(events)
             if not stream.open:
                 del self._streams[request_id]
-        if not ended:
+        if not (ended or begun):
             return
         self._choices -= ended
         if not self._streams:

@@ -88,7 +88,7 @@ class _Job:
 
 
 class FakeBackend:
-    """`manual`: nothing moves until `step()`. Otherwise a step takes `step_seconds`."""
+    """`manual`: nothing moves until `step()`. Otherwise a step takes `step_seconds`. `kv_blocks` 0: enough for all."""
 
     name = "fake"
 
@@ -100,11 +100,13 @@ class FakeBackend:
         clock: Clock | None = None,
         max_context: int = 512,
         max_sequences: int = 4,
+        kv_blocks: int = 0,
         step_seconds: float = 0.0,
         manual: bool = False,
     ) -> None:
         self.tokenizer = tokenizer or fake_tokenizer()
-        self.caps = Capabilities(("fake",), max_context, self.tokenizer.vocab_size, max_sequences)
+        self.caps = Capabilities(("fake",), max_context, self.tokenizer.vocab_size, max_sequences, block_tokens=BLOCK)
+        self._blocks_total = kv_blocks or max_sequences * -(-max_context // BLOCK)
         self.healthy = Health(True)
         self.started_ids: list[str] = []  # every request that was given a slot, in order
         self.prompts: list[Tokens] = []  # the prompts it was given, in order
@@ -151,16 +153,17 @@ class FakeBackend:
     def load(self) -> LoadReport:
         running = sum(job.open for job in self._jobs if job.started is not None)
         waiting = sum(job.open for job in self._jobs if job.started is None)
-        total = self.caps.max_sequences * -(-self.caps.max_context // BLOCK)
-        used = sum(self._blocks(job) for job in self._jobs if job.started is not None)
+        free = self._blocks_free()
+        pledged = sum(self._prompt_blocks(job) + job.open for job in self._jobs if job.started is None)
         return LoadReport(
             running=running,
             waiting=waiting,
             prompt_tokens_waiting=sum(len(job.request.prompt) for job in self._jobs if job.started is None),
-            kv_blocks_free=total - used,
-            kv_blocks_total=total,
+            kv_blocks_free=max(0, free),
+            kv_blocks_total=self._blocks_total,
             step_seconds=self._step_seconds,
             free_slots=self.caps.max_sequences - running - waiting,
+            free_blocks=free - running - pledged,
             aborts=self._aborts,
         )
 
@@ -215,14 +218,14 @@ class FakeBackend:
         job.steps_due = max(job.steps_due - 1, 0)
 
     def _start_waiting(self) -> None:
-        """Give slots to jobs in order of arrival; a large one is not overtaken."""
-        free = self.caps.max_sequences - sum(job.open for job in self._jobs if job.started is not None)
+        """Give slots and blocks to jobs in order of arrival; a large one is not overtaken."""
         for job in self._jobs:
             if job.started is not None:
                 continue
-            if job.open > free:
+            running = sum(other.open for other in self._jobs if other.started is not None)
+            need = self._prompt_blocks(job) + job.open - 1 + running if running else 0
+            if job.open > self.caps.max_sequences - running or need > self._blocks_free():
                 return
-            free -= job.open
             job.started = self._clock.now()
             self.started_ids.append(job.request.id)
 
@@ -306,5 +309,15 @@ class FakeBackend:
     def _bytes(self, token: int) -> bytes:
         return self.tokenizer.token_bytes(token, special=True)
 
+    def _prompt_blocks(self, job: _Job) -> int:
+        return -(-len(job.request.prompt) // BLOCK)
+
+    def _blocks_free(self) -> int:
+        """Below 0 when answers have grown beyond the memory: a fake needs none to go on."""
+        return self._blocks_total - sum(self._blocks(job) for job in self._jobs if job.started is not None)
+
     def _blocks(self, job: _Job) -> int:
-        return sum(-(-(len(job.request.prompt) + c.stream.generated) // BLOCK) for c in job.choices if c.open)
+        """The prompt's, shared by the choices, and what each has written behind it."""
+        prompt, shared = len(job.request.prompt), self._prompt_blocks(job)
+        grown = [-(-(prompt + choice.stream.generated) // BLOCK) - shared for choice in job.choices if choice.open]
+        return shared + sum(grown) if grown else 0

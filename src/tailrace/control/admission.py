@@ -21,7 +21,7 @@ class Occupancy:
     held: int
     queued: int
     queued_tokens: int
-    room: int  # sequences that could start now
+    room: int  # sequences that could start now, if their prompts are short
     draining: bool
 
 
@@ -49,11 +49,12 @@ def at_the_door(arriving: int, there: Occupancy, config: ControlConfig) -> Decis
     return Decision(Verdict.ADMIT, "place_free")
 
 
-def into_the_queue(prompt_tokens: int, sequences: int, there: Occupancy, config: ControlConfig) -> Decision:
-    """With the prompt's length known; its place among the waiting requests was taken at the door."""
+def into_the_queue(prompt_tokens: int, fits: bool, there: Occupancy, config: ControlConfig) -> Decision:
+    """With the prompt's length known; its place among the waiting requests was taken at the door. `fits`: the backend
+    has room for it."""
     if there.draining:
         return Decision(Verdict.REJECT, "draining")
-    if not there.queued and sequences <= there.room:
+    if not there.queued and fits:
         return Decision(Verdict.ADMIT, "starts_now")
     excess = there.queued_tokens + prompt_tokens - config.max_waiting_tokens
     if excess > 0 and there.queued:

@@ -16,6 +16,7 @@ from tailrace.control.admission import Decision, Occupancy, Verdict, at_the_door
 from tailrace.control.classify import estimate
 from tailrace.control.drain_rate import DrainRate
 from tailrace.control.queue import FifoQueue
+from tailrace.control.room import Given, Room, prompt_blocks, room
 from tailrace.control.run import Run
 from tailrace.errors import TailraceError, Unavailable
 from tailrace.observe.metrics import Metrics
@@ -102,7 +103,8 @@ class Pipeline:
         estimates = [estimate(request, self.backend) for request in requests]
         timeline.enter(Phase.ADMISSION)
         tokens = sum(expected.prompt_tokens for expected in estimates)
-        decision = into_the_queue(tokens, estimates[0].sequences, self._occupancy(), self._config)
+        fits = self._room().fits(estimates[0].sequences, estimates[0].prompt_tokens)
+        decision = into_the_queue(tokens, fits, self._occupancy(), self._config)
         self._allow(decision)
         timeline.facts.update(uncached_estimate=sum(e.uncached_tokens for e in estimates), admission=decision)
         timeline.enter(Phase.WAIT)
@@ -164,19 +166,24 @@ class Pipeline:
 
     def _release(self) -> None:
         """Start what the backend has room for."""
-        while (run := self._queue.pop_ready(self._room())) is not None:
+        while self._queue and (run := self._queue.pop_ready(self._fits)) is not None:
             self._running[run.id] = run
             self._sequences += run.sequences
             run.release()
 
-    def _room(self) -> int:
-        """Sequences the backend can start, less those given to it that its report does not show yet."""
-        load = self.backend.load()
-        unseen = max(self._sequences - load.running - load.waiting, 0)
-        return min(load.free_slots - unseen, self.backend.caps.max_sequences - self._sequences)
+    def _fits(self, run: Run) -> bool:
+        return self._room().fits(run.sequences, run.prompt_tokens)
+
+    def _room(self) -> Room:
+        caps = self.backend.caps
+        unseen = [run for run in self._running.values() if not run.begun]
+        pledged = sum(prompt_blocks(run.prompt_tokens, caps.block_tokens) + run.sequences for run in unseen)
+        return room(self.backend.load(), caps, Given(self._sequences, pledged))
 
     def _occupancy(self) -> Occupancy:
-        return Occupancy(self.held, len(self._queue), self._queue.tokens, self._room(), self._draining)
+        """Nobody overtakes the head of the queue: while it waits there is room for nobody."""
+        starts = 0 if self._queue else self._room().starts
+        return Occupancy(self.held, len(self._queue), self._queue.tokens, starts, self._draining)
 
     def _allow(self, decision: Decision) -> None:
         if decision.verdict is Verdict.ADMIT:

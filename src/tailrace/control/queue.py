@@ -5,7 +5,7 @@ Owns the order only. How many may wait is admission's decision, how many may sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 
@@ -42,10 +42,10 @@ class FifoQueue(Generic[W]):
         self._entries[entry.id] = entry
         self.tokens += entry.prompt_tokens
 
-    def pop_ready(self, room: int) -> W | None:
-        """The next entry if its sequences fit in `room`; a large one at the head is never overtaken."""
+    def pop_ready(self, fits: Callable[[W], bool]) -> W | None:
+        """The next entry if it fits; a large one at the head is never overtaken."""
         head = next(iter(self._entries.values()), None)
-        if head is None or head.sequences > room:
+        if head is None or not fits(head):
             return None
         self.remove(head)
         return head

@@ -43,6 +43,11 @@ class Run:
         """Tokens of the choice that has most."""
         return max(self._made)
 
+    @property
+    def begun(self) -> bool:
+        """Whether the backend has it, so that its report counts it."""
+        return self._stream is not None
+
     def release(self) -> None:
         """Called by the pipeline: there is room now."""
         self._timeline.enter(Phase.ROUTE)
