@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_size
 from tailrace.protocol.body import Part, Shape
-from tailrace.protocol.sampling import Generation, Limits, answer_length, check_model
+from tailrace.protocol.sampling import Generation, Limits, answer_length, check_logprobs, check_model
 from tailrace.text.template import NO_TEMPLATE
 from tailrace.text.tokenizer import clean_text
 from tailrace.types import GenerateRequest
@@ -98,10 +98,7 @@ class ChatRequest(Conversation, Generation):
             if top:
                 raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
             return None
-        if (top or 0) > limits.max_logprobs:
-            raise InvalidRequest(
-                f"top_logprobs is {top}; at most {limits.max_logprobs} are given", param="top_logprobs"
-            )
+        check_logprobs(top, limits, "top_logprobs")
         return top or 0
 
 

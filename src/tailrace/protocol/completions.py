@@ -9,11 +9,11 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.protocol.ask import Ask, TextModel, check_fits, check_size
-from tailrace.protocol.sampling import Generation, Limits, answer_length, check_ids, check_model
+from tailrace.protocol.sampling import Generation, Limits, answer_length, check_ids, check_logprobs, check_model
 from tailrace.text.tokenizer import clean_text
 from tailrace.types import GenerateRequest, Tokens
 
-_DEFAULT_MAX_TOKENS = 16  # OpenAI's
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _PROMPT_SCHEMA = {
     "anyOf": [
         {"type": "string"},
@@ -60,7 +60,7 @@ class CompletionRequest(Generation):
                 model=model,
                 prompt=prompt,
                 sampling=sampling,
-                stop=self.stopping(limits, answer_length(self.max_tokens, _DEFAULT_MAX_TOKENS, len(prompt), limits)),
+                stop=self.stopping(limits, answer_length(self.max_tokens, DEFAULT_MAX_TOKENS, len(prompt), limits)),
                 n=n,
                 prompt_logprobs=self.logprobs if self.echo else None,
             )
@@ -75,10 +75,7 @@ class CompletionRequest(Generation):
                 f"prompt holds {len(self.prompt)} prompts; at most {limits.max_prompts} are taken at once",
                 param="prompt",
             )
-        if (self.logprobs or 0) > limits.max_logprobs:
-            raise InvalidRequest(
-                f"logprobs is {self.logprobs}; at most {limits.max_logprobs} are given", param="logprobs"
-            )
+        check_logprobs(self.logprobs, limits, "logprobs")
         n, best_of = self.n or 1, self.best_of
         if best_of is not None and best_of < n:
             raise InvalidRequest(f"best_of is {best_of}, less than n ({n})", param="best_of")
@@ -87,14 +84,18 @@ class CompletionRequest(Generation):
 
     def _tokens(self, prompt: Prompt, index: int, tokenizer: TextModel, limits: Limits) -> Tokens:
         field = "prompt" if len(self.prompt) == 1 else f"prompt[{index}]"
-        room = 0 if self.max_tokens == 0 else 1
-        if isinstance(prompt, str):
-            check_size(len(prompt), tokenizer, limits, field)
-            ids = tokenizer.encode_rendered(clean_text(prompt, field=field))
-            if not len(ids):
-                raise InvalidRequest(f"{field} has no tokens", param=field)
-        else:
-            check_fits(len(prompt), limits, field, room=room)
-            ids = np.array(check_ids(prompt, limits.vocab_size, field), dtype=np.int32)
-        check_fits(len(ids), limits, field, room=room)
-        return ids
+        return prompt_tokens(prompt, field, tokenizer, limits, room=0 if self.max_tokens == 0 else 1)
+
+
+def prompt_tokens(prompt: Prompt, field: str, tokenizer: TextModel, limits: Limits, *, room: int = 1) -> Tokens:
+    """The prompt's ids, if the context has `room` for that many more. Raises RequestError naming `field`."""
+    if isinstance(prompt, str):
+        check_size(len(prompt), tokenizer, limits, field)
+        ids = tokenizer.encode_rendered(clean_text(prompt, field=field))
+        if not len(ids):
+            raise InvalidRequest(f"{field} has no tokens", param=field)
+    else:
+        check_fits(len(prompt), limits, field, room=room)
+        ids = np.array(check_ids(prompt, limits.vocab_size, field), dtype=np.int32)
+    check_fits(len(ids), limits, field, room=room)
+    return ids

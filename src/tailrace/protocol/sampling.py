@@ -71,13 +71,10 @@ class StreamOptions(Part):
     include_usage: bool | None = None
 
 
-class Generation(Shape):
-    """Fields of both routes. null means absent."""
+class Sampling(Shape):
+    """How answers are made: the fields that both routes and the Python API share. null means absent."""
 
-    model: str | None = Field(None, description="Name of a served model; absent: the one this server serves.")
     n: int | None = Field(None, ge=1)
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     min_tokens: int | None = Field(None, ge=0)
     stop: str | list[str] | None = None
@@ -93,17 +90,6 @@ class Generation(Shape):
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     logit_bias: dict[str, float] | None = None
     seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
-
-    def check(self, limits: Limits) -> None:
-        """What a type cannot say. Raises InvalidRequest or Unsupported naming the field."""
-        self._refuse_not_built()
-        if (self.n or 1) > limits.max_choices:
-            raise InvalidRequest(f"n is {self.n}; this server makes at most {limits.max_choices} choices", param="n")
-        if self.stream_options is not None and not self.stream:
-            raise InvalidRequest("stream_options is only allowed with stream: true", param="stream_options")
-
-    def include_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling(self, limits: Limits, logprobs: int | None) -> SamplingParams:
         """Raises InvalidRequest for a token id outside the vocabulary."""
@@ -137,6 +123,25 @@ class Generation(Shape):
             include_stop_string=bool(self.include_stop_str_in_output),
         )
 
+
+class Generation(Sampling):
+    """Fields of both routes."""
+
+    model: str | None = Field(None, description="Name of a served model; absent: the one this server serves.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    def check(self, limits: Limits) -> None:
+        """What a type cannot say. Raises InvalidRequest or Unsupported naming the field."""
+        self._refuse_not_built()
+        if (self.n or 1) > limits.max_choices:
+            raise InvalidRequest(f"n is {self.n}; this server makes at most {limits.max_choices} choices", param="n")
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest("stream_options is only allowed with stream: true", param="stream_options")
+
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
     def _refuse_not_built(self) -> None:
         extra = self.model_extra
         if not extra:
@@ -155,6 +160,11 @@ def answer_length(asked: int | None, default: int | None, prompt_tokens: int, li
     left = limits.max_context - prompt_tokens
     wanted = asked if asked is not None else default
     return left if wanted is None else min(wanted, left)
+
+
+def check_logprobs(asked: int | None, limits: Limits, field: str) -> None:
+    if (asked or 0) > limits.max_logprobs:
+        raise InvalidRequest(f"{field} is {asked}; at most {limits.max_logprobs} are given", param=field)
 
 
 def check_ids(ids: list[int], vocab_size: int, field: str) -> list[int]:
