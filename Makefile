@@ -18,6 +18,7 @@ serve: build
 	$(BIN)/tailrace serve $(MODEL) $(ARGS)
 
 test: build $(VENV)/.dev
+	$(BIN)/tailrace pull smollm2:135m
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: build $(VENV)/.dev

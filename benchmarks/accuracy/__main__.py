@@ -1,6 +1,7 @@
 """Mean KL, top-1 agreement and perplexity of candidate arithmetics on a model file.
 
     python -m benchmarks.accuracy MODEL.gguf [--prompts FOLDER] [--tokens 256] [--only TEXT]
+    python -m benchmarks.accuracy MODEL.gguf --native [--prompts FOLDER]
 
 The held-out texts are the evaluation text of the tests and, with --prompts, the first rows of gsm8k, humaneval and
 spec_bench files found in that folder. Minutes on a laptop; set OPENBLAS_NUM_THREADS=1 when the machine is shared.
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks.accuracy.gemma import GemmaReference, SentencePieces
+from benchmarks.accuracy.native import compare_native
 from benchmarks.accuracy.schemes import Recorder, Runner, Scheme, convert
 from tests.reference.compare import kl, log_softmax, mean_loss
 from tests.reference.gguf_file import GgufFile
@@ -33,7 +35,11 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, help="folder of JSON-lines prompt files (optional)")
     parser.add_argument("--tokens", type=int, default=256, help="tokens of each text")
     parser.add_argument("--only", default="", help="run the schemes whose name contains this")
+    parser.add_argument("--native", action="store_true", help="the engine's default against its bf16, on more text")
     arguments = parser.parse_args()
+    if arguments.native:
+        compare_native(arguments.model, arguments.prompts)
+        return
     model, encode = open_model(arguments.model)
     recorder = Recorder()
     model.logits(encode(CALIBRATION_TEXT)[:CALIBRATION_TOKENS], recorder)

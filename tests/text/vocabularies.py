@@ -8,6 +8,7 @@ from typing import Any
 from tailrace.text.tokenizer import Tokenizer
 from tests.tiny import END_OF_TEXT, IM_END, IM_START, SPECIAL_TOKENS, tiny_tokenizer
 
+
 def tiny_metadata(**changes: Any) -> dict[str, Any]:
     """`changes` are keys without their `tokenizer.ggml.` prefix; None takes a key out."""
     tokens, merges = tiny_tokenizer()

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tailrace.engine.weights.load import LoadedModel, load_model
+
+Load = Callable[..., LoadedModel]
+
+
+@pytest.fixture(scope="module")
+def load(smollm2_path: Path) -> Load:
+    """The default model, each way of loading it once a file: load(weights="auto", isa="auto", threads=0)."""
+
+    @cache
+    def loaded(weights: str = "auto", isa: str = "auto", threads: int = 0) -> LoadedModel:
+        return load_model(smollm2_path, weights=weights, isa=isa, threads=threads, max_context=1024)
+
+    return loaded
