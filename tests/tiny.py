@@ -26,6 +26,11 @@ MERGES = (
     "Gt o", "G in", "l o", "Gh e", "Ghe llo", "he ll", "hell o", "Gw or", "Gwor l", "Gworl d",
 )  # fmt: skip
 
+# Types that the gguf package reads and cannot write, and where their blocks keep the float16 scales.
+HALVES = {
+    "IQ4_NL": (0,), "IQ4_XS": (0,), "Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,),
+}  # fmt: skip
+
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -84,10 +89,10 @@ def write_tiny_gguf(
 ) -> Path:
     """Write the file and return its path.
 
-    `wtype`: q4_1, q4_0, q8_0, f16, bf16 or f32 for the matrices; `embedding_type` defaults to q8_0 for quantized
-    ones and to `wtype` otherwise. `vocab` 0 means just the tokenizer's tokens; more are filled with unused ones.
-    `extra` adds or replaces metadata under its full key; `tensors` adds or replaces tensors (float32); `types` stores
-    some tensors in another type than `wtype`.
+    `wtype`: any type in lower case for the matrices (those with blocks of 256 values need sizes that fit: hidden=256);
+    `embedding_type` defaults to q8_0 for quantized ones and to `wtype` otherwise. `vocab` 0 means just the tokenizer's
+    tokens; more are filled with unused ones. `extra` adds or replaces metadata under its full key; `tensors` adds or
+    replaces tensors (float32); `types` stores some tensors in another type than `wtype`.
     """
     rng = np.random.default_rng(seed)
     writer = GGUFWriter(path, architecture)
@@ -123,7 +128,7 @@ def write_tiny_gguf(
             f"blk.{layer}.ffn_down.weight": (hidden, ffn),
         }
     given = dict(tensors or {})
-    embedding_type = embedding_type or ("q8_0" if wtype.startswith("q") else wtype)
+    embedding_type = embedding_type or ("q8_0" if "q" in wtype else wtype)
     for name, shape in shapes.items():
         kind = embedding_type if name in ("token_embd.weight", "output.weight") else wtype
         kind = (types or {}).get(name, "f32" if len(shape) == 1 else kind)
@@ -146,7 +151,38 @@ def _random_weight(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDAr
 
 def _add_tensor(writer: GGUFWriter, name: str, values: npt.NDArray[np.float32], kind: str) -> None:
     qtype = GGMLQuantizationType[kind.upper()]
-    writer.add_tensor(name, gguf.quants.quantize(values.astype(np.float32), qtype), raw_dtype=qtype)
+    if kind.upper() in HALVES:
+        rng = np.random.default_rng(len(name) + values.size)
+        writer.add_tensor(name, random_blocks(rng, values.shape, qtype, float(values.std())), raw_dtype=qtype)
+    else:
+        writer.add_tensor(name, gguf.quants.quantize(values.astype(np.float32), qtype), raw_dtype=qtype)
+
+
+def random_blocks(
+    rng: np.random.Generator, shape: tuple[int, ...], qtype: GGMLQuantizationType, spread: float
+) -> npt.NDArray[np.uint8]:
+    """Random bytes of a type that the gguf package reads and cannot write; their values have about mean 0 and the
+    given standard deviation."""
+    block, size = gguf.GGML_QUANT_SIZES[qtype]
+    raw = rng.integers(0, 256, (shape[0], shape[1] // block, size), np.uint8)
+    starts = HALVES[qtype.name]
+
+    def scale(start: int, value: float) -> None:
+        raw[..., start : start + 2] = np.array([value], np.float16).view(np.uint8)
+
+    def mean_of(*scales: float) -> tuple[float, float]:
+        for start, value in zip(starts, scales, strict=True):
+            scale(start, value)
+        values = gguf.quants.dequantize(raw.reshape(-1, size), qtype)
+        return float(values.mean()), float(values.std())
+
+    if len(starts) == 2:  # value = d * .. - dmin * ..: the part of dmin takes the mean away
+        mean, minimum = mean_of(1, 0)[0], -mean_of(0, 1)[0]
+        factor = spread / mean_of(1, mean / minimum)[1]
+        mean_of(factor, factor * mean / minimum)
+    else:
+        mean_of(spread / mean_of(1)[1])
+    return raw.reshape(shape[0], -1)
 
 
 def _write_metadata(writer: GGUFWriter, values: Mapping[str, float | int | str]) -> None:

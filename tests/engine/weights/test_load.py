@@ -11,10 +11,9 @@ import pytest
 
 from tailrace import _native
 from tailrace.engine.models.registry import describe
-from tailrace.engine.weights.dequant import AFFINE4
 from tailrace.engine.weights.gguf import GgufFile
 from tailrace.engine.weights.load import LoadedModel, load_model, usable_cpus
-from tailrace.engine.weights.pack import pack_weights
+from tailrace.engine.weights.pack import STORED_EMBEDDINGS, pack_weights
 from tailrace.engine.weights.packed_cache import PackedCache
 from tailrace.engine.weights.quantize import quantize_affine4, quantize_rows
 from tailrace.engine.weights.source import WeightSource
@@ -61,8 +60,8 @@ def check(path: Path, bound: float = 3e-4, **options: Any) -> None:
     """The engine's integers are met closely; float32 as closely as 8 bits reach with random weights (0.003)."""
     found, ids, model = logits(load(path, **options)), IDS.tolist(), LlamaReference(path)
     assert compare(model.logits(ids), found, ids).mean_kl < 0.006
-    if GgufFile(path).tensors["token_embd.weight"].type.name in AFFINE4:
-        model.embedding = round_bf16(model.embedding)  # the executor has no lookup in 4 bits
+    if GgufFile(path).tensors["token_embd.weight"].type.name not in STORED_EMBEDDINGS:
+        model.embedding = round_bf16(model.embedding)  # the executor has no lookup in these
     expected = model.logits(ids, canonical(path))
     assert compare(expected, found, ids).mean_kl < bound
     # Position 0 attends to itself alone, so only linears count there, and they are exact everywhere.
@@ -75,6 +74,29 @@ def test_every_type_is_close_to_the_reference(tmp_path: Path, wtype: str) -> Non
     check(path, isa="portable")
     found = logits(load(path, weights="bf16"))
     assert compare(LlamaReference(path).logits(IDS.tolist()), found, IDS.tolist()).mean_kl < 0.0005
+
+
+@pytest.mark.parametrize(
+    "wtype", ["q5_0", "q5_1", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
+)  # fmt: skip
+def test_types_that_are_only_read_are_close_to_the_reference(tmp_path: Path, wtype: str) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", wtype=wtype, hidden=256, heads=4, kv_heads=2, ffn=256)
+    check(path, isa="portable")
+
+
+def test_only_affine_four_bit_types_keep_their_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As files mix them: Q4_K with Q6_K where it matters."""
+    monkeypatch.setattr(_native, "preferred_format", lambda variant, source: "nib4")
+    types = {"blk.0.ffn_down.weight": "q6_k", "blk.1.attn_v.weight": "q6_k"}
+    path = write_tiny_gguf(
+        tmp_path / "tiny.gguf", wtype="q4_k", embedding_type="q6_k", hidden=256, heads=4, ffn=256, types=types
+    )
+    check(path, isa="portable")
+    file = GgufFile(path)
+    formats = pack_weights(WeightSource(file, describe(file)), "nib4", "portable", lambda *_: None).facts["formats"]
+    int8 = {"down.0", "qkv.1", "head"}
+    assert {name for name, fmt in formats.items() if fmt == "int8"} == int8
+    assert {name for name, fmt in formats.items() if fmt == "nib4"} == set(formats) - int8
 
 
 @pytest.mark.parametrize(
@@ -127,10 +149,11 @@ def test_gate_and_up_rows_alternate_in_sixteens(tmp_path: Path) -> None:
         np.testing.assert_array_equal(rows[2 * start + 16 : 2 * start + 32], up[start : start + 16])
 
 
-@pytest.mark.parametrize("wtype", ["q4_1", "q4_0"])
+@pytest.mark.parametrize("wtype", ["q4_1", "q4_0", "q4_k"])
 @pytest.mark.parametrize("isa", _native.test_variants())
 def test_storage_never_changes_a_result(tmp_path: Path, wtype: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", wtype=wtype, hidden=192, heads=6, kv_heads=2)
+    sizes = dict(hidden=256, heads=8, ffn=256) if wtype == "q4_k" else dict(hidden=192, heads=6)
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", wtype=wtype, kv_heads=2, **sizes)
     monkeypatch.setattr(_native, "preferred_format", lambda variant, source: "nib4")
     nib4, int8 = load(path, isa=isa), load(path, isa=isa, weights="int8")
     assert (nib4.weights, int8.weights) == ("nib4", "int8")

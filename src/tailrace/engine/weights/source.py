@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.engine.models.base import ModelSpec
-from tailrace.engine.weights.dequant import AFFINE4, F32, U8, affine4, dequantize
+from tailrace.engine.weights.blocks import F32, U8
+from tailrace.engine.weights.dequant import AFFINE4, affine4, dequantize
 from tailrace.engine.weights.gguf import GgufFile
 from tailrace.errors import ModelFileError
 
