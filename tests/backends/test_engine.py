@@ -233,7 +233,7 @@ async def test_health_follows_the_thread(backend: EngineBackend) -> None:
     assert not (await backend.health()).ok
 
 
-@pytest.mark.parametrize(("steps", "kept"), [(199, []), (200, ["kept"])])
+@pytest.mark.parametrize(("steps", "kept"), [(49, []), (50, ["kept"])])
 async def test_closing_keeps_step_costs_that_were_learned_long_enough(steps: int, kept: list[str]) -> None:
     said: list[str] = []
     backend = EngineBackend(replace(parts(), keep_costs=lambda: said.append("kept")), "m", SystemClock())

@@ -69,7 +69,7 @@ def test_a_long_run_of_equal_steps_does_not_blow_up() -> None:
 
 def test_the_spread_is_the_quantile_of_the_ratio() -> None:
     rng = np.random.default_rng(3)
-    model = CostModel(CostSettings(forgetting=1.0), TRUE)
+    model = CostModel(CostSettings(least_gain=0.001), TRUE)
     over = 0
     for step in range(4000):
         work = some_work(rng)
@@ -80,7 +80,7 @@ def test_the_spread_is_the_quantile_of_the_ratio() -> None:
 
 
 def test_the_chunk_keeps_a_step_under_its_target() -> None:
-    model = CostModel(coefficients=TRUE)
+    model = CostModel(coefficients=2 * TRUE)
     chunk = model.chunk_tokens(8, 8000)
     assert model.predict(Work(chunk, 8, 8000)) * model.spread <= model.settings.decode_target
     assert model.predict(Work(chunk + 32, 8, 8000)) * model.spread > model.settings.decode_target
@@ -89,14 +89,76 @@ def test_the_chunk_keeps_a_step_under_its_target() -> None:
 @pytest.mark.parametrize(
     ("coefficients", "chunk"),
     [
-        ([0, 1.0, 0, 0, 0], 64),  # hopelessly slow: prompts still move
-        ([0, 0, 0, 0, 0], 2048),  # free: bounded
-        ([1e-4, 1e-4, 0, 0, 0], 256),  # throughput does not grow any more
-        ([2e-2, 1e-4, 0, 0, 0], 1792),
+        ([0, 1.0, 0, 0, 0], (512, 128)),  # hopelessly slow: prompts still move
+        ([0, 0, 0, 0, 0], (2048, 2048)),  # free: bounded
+        ([1e-4, 1e-4, 0, 0, 0], (512, 256)),  # throughput does not grow any more
+        ([1e-2, 1.5e-3, 2e-3, 0, 0], (512, 128)),  # a small model on two slow cores: 100 tokens in 200 ms
+        ([1e-2, 1e-3, 2e-3, 0, 0], (512, 160)),  # on two better ones
+        ([2e-2, 1e-4, 0, 0, 0], (1792, 1616)),
     ],
 )
-def test_the_chunk_has_bounds(coefficients: list[float], chunk: int) -> None:
-    assert CostModel(coefficients=np.array(coefficients)).chunk_tokens(0, 0) == chunk
+def test_the_chunk_has_bounds(coefficients: list[float], chunk: tuple[int, int]) -> None:
+    """Alone, and beside one decoding sequence."""
+    model = CostModel(coefficients=np.array(coefficients))
+    assert (model.chunk_tokens(0, 0), model.chunk_tokens(1, 0)) == chunk
+
+
+def two_core_machine(work: Work) -> float:
+    return seconds(work, np.array([8e-3, 1.2e-3, 2e-3, 8e-7, 8e-9]))
+
+
+BAD_PRIORS = {
+    "ten times too slow": [10, 10, 10, 10, 10],
+    "forty times too slow": [40, 40, 40, 40, 40],
+    "ten times too fast": [0.1, 0.1, 0.1, 0.1, 0.1],
+    "prefill alone too slow": [1, 10, 1, 1, 1],
+    "prefill not seen": [1, 0, 1, 1, 0],
+    "rows not seen": [1, 1, 0, 0, 0],
+}
+
+
+def serve_prompts(model: CostModel, steps: int, slowdown: float = 1.0, seed: int = 4) -> None:
+    """Four sequences decode; after every eight steps a prompt of 600 tokens comes in the model's own chunks."""
+    rng = np.random.default_rng(seed)
+    left = before = 0
+    for step in range(steps):
+        if left == 0 and step % 8 == 0:
+            left, before = 600, 0
+        chunk = min(left, model.chunk_tokens(4, 1200))
+        work = Work(chunk, 4, 1200, chunk * (before + chunk // 2))
+        model.observe(work, two_core_machine(work) * slowdown * float(rng.lognormal(0, 0.08)))
+        left, before = left - chunk, before + chunk
+
+
+def wrong_by(model: CostModel, slowdown: float = 1.0) -> float:
+    """The worst relative error over a decode step and a mixed one."""
+    works = (Work(0, 4, 1200), Work(128, 4, 1200, 128 * 64))
+    return max(abs(model.predict(work) / (slowdown * two_core_machine(work)) - 1) for work in works)
+
+
+@pytest.mark.parametrize("factors", BAD_PRIORS.values(), ids=BAD_PRIORS)
+def test_a_bad_prior_is_corrected_within_tens_of_steps(factors: list[float]) -> None:
+    model = CostModel(coefficients=np.array([8e-3, 1.2e-3, 2e-3, 8e-7, 8e-9]) * factors)
+    serve_prompts(model, 80)
+    assert wrong_by(model) < 0.25
+    assert 128 <= model.chunk_tokens(4, 1200) <= 176
+
+
+def test_a_busy_neighbour_is_followed_and_forgotten() -> None:
+    model = CostModel(coefficients=np.array([8e-3, 1.2e-3, 2e-3, 8e-7, 8e-9]))
+    for slowdown in (1.0, 3.0, 1.0):
+        serve_prompts(model, 80, slowdown)
+        assert wrong_by(model, slowdown) < 0.25
+
+
+def test_two_stalls_with_a_step_between_change_little() -> None:
+    model = CostModel(coefficients=np.array([8e-3, 1.2e-3, 2e-3, 8e-7, 8e-9]))
+    serve_prompts(model, 80)
+    before = model.predict(Work(0, 4, 1200))
+    for stall in (5.0, 0.0, 5.0):
+        work = Work(0, 4, 1200)
+        model.observe(work, two_core_machine(work) + stall)
+    assert model.predict(Work(0, 4, 1200)) < 1.5 * before
 
 
 def test_draining_takes_the_waiting_work_over_the_recent_pace() -> None:
@@ -116,6 +178,29 @@ class _Timed(FakeRunner):
     def sample(self, plan: StepPlan) -> StepResult:
         self._clock.advance(seconds(plan.work))
         return super().sample(plan)
+
+
+class _Interrupted(_Timed):
+    """A neighbour takes the machine for a while, right at the start."""
+
+    def forward(self, plan: StepPlan) -> None:
+        super().forward(plan)
+        if self._clock.now() < 0.15:
+            self._clock.advance(0.05)
+
+
+def test_a_burst_of_a_neighbour_does_not_reach_the_prior() -> None:
+    clock, kv = ManualClock(), KvManager(64, max_blocks=16)
+    found = calibrate(_Interrupted(64, clock), kv, clock, slots=32, max_context=1024)
+    assert found == pytest.approx(TRUE, rel=1e-3)
+
+
+@pytest.mark.parametrize(("budget", "steps"), [(0.0, 9), (1e9, 41)])  # a round of eight shapes, one before to warm up
+def test_calibration_takes_one_round_to_five(budget: float, steps: int) -> None:
+    clock, kv = ManualClock(), KvManager(64, max_blocks=16)
+    runner = _Timed(64, clock)
+    calibrate(runner, kv, clock, slots=32, max_context=1024, budget=budget)
+    assert runner.steps == steps
 
 
 def test_calibration_measures_and_leaves_no_trace() -> None:

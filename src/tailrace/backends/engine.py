@@ -21,7 +21,7 @@ from tailrace.errors import InvalidRequest, Unavailable
 from tailrace.types import Capabilities, GenerateRequest, Health, LoadReport, TokenEvent, Tokens
 
 _ABORT_GRACE = 10.0  # seconds for the engine to end everyone; one step is enough
-_STEPS_WORTH_KEEPING = 200  # of learning, before it replaces the calibration at start
+_STEPS_WORTH_KEEPING = 50  # of learning, before it replaces the calibration at start
 
 
 class _Stream:

@@ -3,15 +3,21 @@
     t = a + b*P + c*D + d*K + e*A
 
 P prefill tokens, D decode rows, K KV tokens read by decode rows, A prefill attention work (step.Work). A prior is
-fitted at start from a few timed steps (`calibrate`), then recursive least squares with forgetting follows the
-machine. Coefficients are never negative: a part that measures as free is free, not a gain. Beside the mean it
-keeps the quantile of measured / predicted, so that a bound on a step holds most of the time, not half of it.
+fitted at start from a few timed steps (`calibrate`), then recursive least squares follows the machine. Coefficients
+are never negative: a part that measures as free is free, not a gain. Beside the mean it keeps the quantile of
+measured / predicted, so that a bound on a step holds most of the time, not half of it.
+
+One step that takes long is a stall and changes little. Several in a row that are all much longer, or all much
+shorter, than predicted mean that the prior was wrong or that the machine has changed: then what was learned counts
+as a guess again.
 
 Owns no clock and no policy beyond the chunk cap; it is told work and seconds.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,16 +31,23 @@ F64 = npt.NDArray[np.float64]
 _TYPICAL = np.array([1.0, 256.0, 8.0, 4096.0, 65536.0])  # scales the features to about one
 _PRIOR = np.array([2e-3, 1e-3, 2e-3, 1e-7, 1e-8])  # a small model on two cores, until something is measured
 _NOISE = 0.01  # variance of measured / predicted
+_WINDOW = 64  # steps whose ratios the spread is the quantile of
+_SURPRISE = 1.5  # a step off by this factor is a surprise
+_SURPRISES = 3  # as many in a row, on the same side, are no accident
 
 
 @dataclass(frozen=True, slots=True)
 class CostSettings:
-    decode_target: float = 0.1  # seconds a step may take while someone decodes: their worst gap between tokens
+    """`least_chunk` keeps prompts moving where even that takes longer than `decode_target`. While nobody decodes,
+    nobody's tokens are late: the least is `idle_chunk`."""
+
+    decode_target: float = 0.2  # seconds a step may take while someone decodes: their worst gap between tokens
     idle_target: float = 0.5  # seconds a step may take otherwise: how late a cancellation or a new prompt is seen
-    least_chunk: int = 64
+    least_chunk: int = 128
+    idle_chunk: int = 512
     most_chunk: int = 2048
     saturation: float = 0.9  # stop growing the chunk at this part of the highest prefill throughput
-    forgetting: float = 0.998
+    least_gain: float = 0.03  # part of a step's error that is always learned
     quantile: float = 0.9
 
 
@@ -43,9 +56,11 @@ class CostModel:
         """`coefficients` [5]: seconds per unit of (step, P, D, K, A)."""
         self.settings = settings or CostSettings()
         self._theta = (_PRIOR if coefficients is None else coefficients) * _TYPICAL
-        self._doubt = np.maximum(self._theta, 1e-4) ** 2  # variance of each coefficient that is never exceeded
-        self._covariance = np.diag(self._doubt)
+        self._covariance = np.diag(self._doubt())
         self._plain = self.coefficients.tolist()
+        self._surprises = [0, 0]  # in a row, without and with prefill; below 0 when shorter than predicted
+        self._recent: deque[float] = deque([1.0, 1.1] * 4, maxlen=_WINDOW)  # measured / predicted
+        self._sorted = sorted(self._recent)
         self.spread = 1.1  # the settings' quantile of measured / predicted
         self.step_seconds = 0.0  # smoothed length of recent steps
         self.tokens_per_second = 0.0  # smoothed computed tokens (prefill and decode), for drain rates
@@ -63,6 +78,7 @@ class CostModel:
         """Learn from one step. An outlier (a stall of the machine) counts as at most four times its prediction."""
         predicted = max(self.predict(work), 1e-6)
         self._track(work, seconds, seconds / predicted)
+        self._judge(int(work.prefill > 0), seconds / predicted)
         self._learn(_features(work) / predicted, min(seconds / predicted, 4.0))
 
     def chunk_tokens(self, decode_rows: int, kv_tokens: int) -> int:
@@ -70,10 +86,11 @@ class CostModel:
         settings = self.settings
         a, b, c, d, _ = self._plain
         target = settings.decode_target if decode_rows else settings.idle_target
+        least = settings.least_chunk if decode_rows else settings.idle_chunk
         left = target / self.spread - a - c * decode_rows - d * kv_tokens
         fits = left / b if b > 0 else settings.most_chunk
         chunk = min(fits, self._saturated(a, b), settings.most_chunk)
-        return max(settings.least_chunk, int(chunk) // 16 * 16)
+        return max(least, int(chunk) // 16 * 16)
 
     def drain_seconds(self, prompt_tokens: int, sequences: int, mean_output: float = 128.0) -> float:
         """How long the engine needs for this much waiting work at its recent pace; for Retry-After."""
@@ -92,25 +109,54 @@ class CostModel:
 
     def _track(self, work: Work, seconds: float, ratio: float) -> None:
         rate = 0.05
-        quantile = self.settings.quantile
-        self.spread = min(4.0, max(1.0, self.spread + rate * (quantile if ratio > self.spread else quantile - 1)))
+        self._spread(ratio)
         pace = (work.prefill + work.decode) / max(seconds, 1e-6)
         fresh = self.step_seconds == 0.0
         self.step_seconds += (1.0 if fresh else rate) * (seconds - self.step_seconds)
         self.tokens_per_second += (1.0 if fresh else rate) * (pace - self.tokens_per_second)
 
+    def _spread(self, ratio: float) -> None:
+        if len(self._recent) == _WINDOW:
+            del self._sorted[bisect_left(self._sorted, self._recent[0])]
+        self._recent.append(ratio)
+        insort(self._sorted, ratio)
+        place = int(self.settings.quantile * len(self._sorted))
+        self.spread = min(4.0, max(1.0, self._sorted[min(place, len(self._sorted) - 1)]))
+
+    def _judge(self, kind: int, ratio: float) -> None:
+        """Doubt everything again after several surprises in a row. Prompts count apart: many decode steps, all as
+        predicted, may lie between two of them."""
+        streak = self._surprises[kind]
+        if ratio > _SURPRISE:
+            streak = max(streak, 0) + 1
+        elif ratio < 1 / _SURPRISE:
+            streak = min(streak, 0) - 1
+        else:
+            streak = 0
+        if abs(streak) >= _SURPRISES:
+            streak = 0
+            self._covariance = np.diag(self._doubt())
+        self._surprises[kind] = streak
+
+    def _doubt(self) -> F64:
+        """Variance of each coefficient before anything is learned: as large as itself, and never nothing."""
+        return np.asarray(np.maximum(self._theta, _PRIOR * _TYPICAL) ** 2, dtype=np.float64)
+
     def _learn(self, x: F64, ratio: float) -> None:
-        """One step of recursive least squares on relative errors, so that short steps count as much as long ones."""
-        forgetting = self.settings.forgetting
-        gain = self._covariance @ x
-        gain /= forgetting * _NOISE + float(x @ gain)
-        self._theta = np.maximum(self._theta + gain * (ratio - float(x @ self._theta)), 0.0)
+        """One step of recursive least squares on relative errors, so that short steps count as much as long ones.
+
+        What a step says about one combination of coefficients takes doubt from that combination only. When little is
+        left, a fixed part of the error is still believed, so that slow changes are followed.
+        """
+        reach = self._covariance @ x
+        variance = max(float(x @ reach), 1e-9)
+        share = variance / (_NOISE + variance)
+        if share > self.settings.least_gain:
+            self._covariance -= reach[:, None] * (reach / (_NOISE + variance))
+        share = max(share, self.settings.least_gain)
+        error = ratio - float(x @ self._theta)
+        self._theta = np.maximum(self._theta + reach * (share * error / variance), 0.0)
         self._plain = (self._theta / _TYPICAL).tolist()
-        self._covariance -= gain[:, None] * (x @ self._covariance)
-        self._covariance /= forgetting
-        excess = float((self._covariance.diagonal() / self._doubt).max())
-        if excess > 1.0:  # forgetting without news must not blow up
-            self._covariance /= excess
 
 
 def fit(samples: Sequence[tuple[Work, float]]) -> F64:
