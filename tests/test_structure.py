@@ -18,7 +18,7 @@ LAYERS = (
     ("protocol",),
     ("engine", "_native"),
     ("backends",),
-    ("control",),
+    ("control", "llm", "terminal"),
     ("api",),
     ("cli", "__main__"),
 )

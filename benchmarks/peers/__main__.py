@@ -21,9 +21,9 @@ from benchmarks.peers.work import GREEDY_PROMPTS, WORK
 from rich.console import Console
 from rich.table import Table
 
-from tailrace.cli.models import find_model
 from tailrace.config import load
 from tailrace.engine.weights.gguf import GgufFile
+from tailrace.llm.ready import find_model
 from tailrace.text.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from channel import answer
 
-from tailrace.cli.assemble import ready_model
 from tailrace.config import load
+from tailrace.llm.ready import ready_model
 from tailrace.types import GenerateRequest, SamplingParams, StopConditions
 
 

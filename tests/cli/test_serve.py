@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.cli.assemble import served_name
 from tailrace.cli.serve import example
 from tailrace.config import load
+from tailrace.llm.ready import served_name
 from tests.tiny import write_tiny_gguf
 
 SERVE = ("serve", "--port", "0", "--threads", "1", "--kv-memory", "8MiB")

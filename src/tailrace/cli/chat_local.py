@@ -6,9 +6,9 @@ import asyncio
 import time
 from itertools import count
 
-from tailrace.cli.assemble import ready_model
 from tailrace.cli.chat import ChatOptions, Message, Show, Stats
 from tailrace.config import Loaded
+from tailrace.llm.ready import ready_model
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.sampling import Limits
 from tailrace.types import GenerateRequest

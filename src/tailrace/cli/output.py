@@ -1,15 +1,11 @@
-"""What the terminal shows: one console, one error line, progress bars. Rich is imported when something is drawn."""
+"""What the commands print: one console, one error line, sizes. Rich is imported when something is drawn."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import ProgressColumn
 
     from tailrace.errors import TailraceError
 
@@ -33,45 +29,6 @@ def show_warning(message: str) -> None:
     from rich.text import Text
 
     console(stderr=True).print(Text(f"warning: {message}", style="yellow"))
-
-
-@contextmanager
-def byte_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each stage on stderr, fed with (stage, bytes done, bytes in all)."""
-    from rich.progress import DownloadColumn, TransferSpeedColumn
-
-    with _bars(DownloadColumn(binary_units=True), TransferSpeedColumn()) as report:
-        yield report
-
-
-@contextmanager
-def fraction_bars() -> Iterator[Callable[[str, float], None]]:
-    """A bar for each stage on stderr, fed with (stage, fraction done)."""
-    from rich.progress import TaskProgressColumn
-
-    with _bars(TaskProgressColumn()) as report:
-        yield lambda stage, fraction: report(stage, round(fraction * 1000), 1000)
-
-
-@contextmanager
-def _bars(*columns: ProgressColumn) -> Iterator[Callable[[str, int, int], None]]:
-    """Where stderr is no terminal, a stage is one line and no bar."""
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn
-
-    quiet = not sys.stderr.isatty()
-    tasks: dict[str, TaskID] = {}
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), *columns, console=console(stderr=True), disable=quiet
-    ) as bars:
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=None)
-                if quiet:
-                    print(f"{stage} ...", file=sys.stderr, flush=True)
-            bars.update(tasks[stage], completed=done, total=total or None)
-
-        yield report
 
 
 def human_bytes(count: float) -> str:

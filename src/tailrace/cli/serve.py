@@ -12,10 +12,10 @@ import uvloop
 
 from tailrace.api.server import serve
 from tailrace.api.state import AppState
-from tailrace.cli.assemble import Model, ready_model
 from tailrace.cli.output import console, human_bytes, show_warning
 from tailrace.config import Config, Loaded, warnings
 from tailrace.control.pipeline import Pipeline
+from tailrace.llm.ready import Model, ready_model
 from tailrace.observe.metrics import Metrics
 
 

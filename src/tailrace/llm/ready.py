@@ -1,18 +1,21 @@
-"""Puts the parts together: model file -> engine -> backend -> pipeline -> HTTP state. The only place that knows all."""
+"""From settings to a model that is ready to run: find or fetch the file, build the engine around it, its backend, its
+chat template. What `serve`, `chat` and the Python API begin with."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.backends.engine import EngineBackend
-from tailrace.cli.models import find_model
-from tailrace.cli.output import fraction_bars
 from tailrace.clock import SystemClock
 from tailrace.config import EngineConfig, store_root
 from tailrace.engine.build import build_engine
 from tailrace.engine.parts import EngineParts
+from tailrace.engine.store.store import Store
 from tailrace.engine.weights.load import LoadedModel
+from tailrace.errors import StoreError
+from tailrace.terminal import byte_bars, fraction_bars
 from tailrace.text.template import ChatTemplate
 from tailrace.text.tokenizer import Tokenizer
 
@@ -38,16 +41,33 @@ class Model:
         return self.parts.loaded
 
 
-def ready_model(config: EngineConfig) -> Model:
-    """Find (or fetch) the file and set the engine up around it. Raises StoreError, ModelFileError, ConfigError."""
-    path = find_model(config)
+def ready_model(config: EngineConfig, *, show: bool = True) -> Model:
+    """Find (or fetch) the file and set the engine up around it. `show` False: without a word on stderr.
+
+    Raises StoreError, ModelFileError, ConfigError.
+    """
+    path = find_model(config, show=show)
     clock = SystemClock()
-    with fraction_bars() as progress:
+    with fraction_bars(show) as progress:
         parts = build_engine(path, config, clock, cache_dir=store_root(config), progress=progress)
     name = served_name(config, path)
     assert parts.loaded is not None
     template = _template(config, parts.loaded, clock)
     return Model(name, path, parts, EngineBackend(parts, name, clock), template, clock)
+
+
+def find_model(config: EngineConfig, *, show: bool = True) -> Path:
+    """The file of the configured model, fetched first when the store does not have it yet. Raises StoreError."""
+    store = Store(store_root(config))
+    try:
+        return store.resolve(config.model)
+    except StoreError as error:
+        if error.code != "not_pulled":
+            raise
+    if show:
+        print(f"{config.model} is not in the store yet; fetching it", file=sys.stderr)
+    with byte_bars(show) as report:
+        return store.pull(config.model, report)
 
 
 def served_name(config: EngineConfig, path: Path) -> str:
