@@ -11,9 +11,9 @@ from tailrace.engine.weights.load import LoadedModel, load_model
 Load = Callable[..., LoadedModel]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def load(smollm2_path: Path) -> Load:
-    """The default model, each way of loading it once a file: load(weights="auto", isa="auto", threads=0)."""
+    """The default model, each way of loading it once: load(weights="auto", isa="auto", threads=0)."""
 
     @cache
     def loaded(weights: str = "auto", isa: str = "auto", threads: int = 0) -> LoadedModel:
