@@ -50,7 +50,7 @@ def build_engine(
         cache_dir=cache_dir,
         progress=progress,
     )
-    return assemble(loaded, Tokenizer.from_gguf(loaded.metadata), config, clock, cache_dir=cache_dir, say=say)
+    return assemble(loaded, loaded.checkpoint.tokenizer(), config, clock, cache_dir=cache_dir, say=say)
 
 
 def assemble(

@@ -96,12 +96,14 @@ def test_an_unknown_architecture_names_those_that_run(tmp_path: Path) -> None:
 
 def test_an_unreadable_tensor_type_names_tensor_and_types(tmp_path: Path) -> None:
     path = write_tiny_gguf(tmp_path / "tiny.gguf", hidden=256, heads=8, wtype="q8_0")
-    q5_1 = path.read_bytes().replace(name_and_type("blk.1.attn_q.weight", 256, 256, 8),
-                                     name_and_type("blk.1.attn_q.weight", 256, 256, 7))  # fmt: skip
-    path.write_bytes(q5_1)
+    iq3_s = path.read_bytes().replace(name_and_type("blk.1.attn_q.weight", 256, 256, 8),
+                                     name_and_type("blk.1.attn_q.weight", 256, 256, 21))  # fmt: skip
+    path.write_bytes(iq3_s)
     with pytest.raises(ModelFileError) as caught:
         describe(GgufFile(path))
-    assert "tensor 'blk.1.attn_q.weight' has type Q5_1; readable types are F32, F16, BF16, Q4_0" in caught.value.message
+    assert (
+        "tensor 'blk.1.attn_q.weight' has type IQ3_S; readable types are F32, F16, BF16, Q4_0" in caught.value.message
+    )
 
 
 def name_and_type(name: str, inputs: int, outputs: int, kind: int) -> bytes:

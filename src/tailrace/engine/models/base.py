@@ -6,14 +6,15 @@ shapes and readable types, none left over that would silently be ignored. Knows 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tailrace.engine.weights.checkpoint import Checkpoint
 from tailrace.engine.weights.dequant import DEQUANTIZABLE
-from tailrace.engine.weights.gguf import GgufFile
 from tailrace.errors import ModelFileError
 
 F32 = npt.NDArray[np.float32]
@@ -120,9 +121,9 @@ class ModelSpec:
 class Metadata:
     """Typed reads from a file's metadata; a missing or odd value is an error that names the key."""
 
-    def __init__(self, file: GgufFile) -> None:
+    def __init__(self, file: Checkpoint) -> None:
         self.file = file
-        self.values: dict[str, Any] = file.metadata
+        self.values: Mapping[str, Any] = file.metadata
 
     def error(self, found: str) -> ModelFileError:
         return ModelFileError(f"{self.file.path}: {found}")
@@ -175,11 +176,13 @@ def check_tensors(spec: ModelSpec, metadata: Metadata, ignored: tuple[str, ...] 
         if name not in found:
             raise metadata.error(f"tensor {name!r} is missing; a {spec.architecture} model has it.")
         if found[name].shape != shape:
-            raise metadata.error(f"tensor {name!r} has shape {found[name].shape}; the metadata says {shape}.")
+            raise metadata.error(
+                f"tensor {found[name].name!r} has shape {found[name].shape}; the metadata says {shape}."
+            )
         if found[name].type.name not in DEQUANTIZABLE:
             raise metadata.error(
-                f"tensor {name!r} has type {found[name].type.name}; readable types are {', '.join(DEQUANTIZABLE)}. "
-                "Use a Q4_1, Q4_0, Q8_0, F16 or BF16 version of this model."
+                f"tensor {found[name].name!r} has type {found[name].type.name}; readable types are "
+                f"{', '.join(DEQUANTIZABLE)}. Use a Q4_1, Q4_0, Q8_0, F16 or BF16 version of this model."
             )
     extra = [name for name in found if name not in expected and not name.endswith(ignored)]
     if extra:

@@ -1,4 +1,4 @@
-"""The llama architecture as GGUF stores it: SmolLM2, Llama 2 and 3, Mistral, and what shares their layout.
+"""The llama architecture: SmolLM2, Llama 2 and 3, Mistral, and what shares their layout.
 
 RMSNorm before attention and feed-forward, grouped-query attention with rope, SwiGLU, no biases. Refuses mixtures
 of experts and rope scalings other than none, linear and Llama 3's frequency factors.
@@ -7,7 +7,7 @@ of experts and rope scalings other than none, linear and Llama 3's frequency fac
 from __future__ import annotations
 
 from tailrace.engine.models.base import LayerTensors, Metadata, ModelSpec, Rope, check_dimensions, check_tensors
-from tailrace.engine.weights.gguf import GgufFile
+from tailrace.engine.weights.checkpoint import Checkpoint
 
 EMBEDDING = "token_embd.weight"
 HEAD = "output.weight"
@@ -15,7 +15,7 @@ ROPE_FACTORS = "rope_freqs.weight"
 WITHOUT_EFFECT = (".attn_rot_embd",)  # old converters stored inverse frequencies; they follow from the metadata
 
 
-def describe(file: GgufFile) -> ModelSpec:
+def describe(file: Checkpoint) -> ModelSpec:
     metadata = Metadata(file)
     if metadata.values.get("llama.expert_count"):
         count = metadata.values["llama.expert_count"]
@@ -73,7 +73,7 @@ def _rope(metadata: Metadata, head_dim: int) -> Rope:
         dim=metadata.size("llama.rope.dimension_count", head_dim),
         linear=metadata.number("llama.rope.scale_linear", linear),
         factors=ROPE_FACTORS if ROPE_FACTORS in metadata.file.tensors else None,
-        interleaved=True,
+        interleaved=metadata.file.paired_rope,
     )
 
 

@@ -7,13 +7,13 @@ from types import MappingProxyType
 
 from tailrace.engine.models import llama
 from tailrace.engine.models.base import ModelSpec
-from tailrace.engine.weights.gguf import GgufFile
+from tailrace.engine.weights.checkpoint import Checkpoint
 from tailrace.errors import ModelFileError
 
-ARCHITECTURES = MappingProxyType[str, Callable[[GgufFile], ModelSpec]]({"llama": llama.describe})
+ARCHITECTURES = MappingProxyType[str, Callable[[Checkpoint], ModelSpec]]({"llama": llama.describe})
 
 
-def describe(file: GgufFile) -> ModelSpec:
+def describe(file: Checkpoint) -> ModelSpec:
     """The model's declaration, fully checked. Raises ModelFileError naming what was found and what would work."""
     found = file.metadata.get("general.architecture")
     if not isinstance(found, str) or found not in ARCHITECTURES:

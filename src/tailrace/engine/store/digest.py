@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tailrace.engine.store.atomic import replacing
@@ -23,6 +23,14 @@ def sha256_file(path: Path, progress: Callable[[int], None] | None = None) -> st
             if progress is not None:
                 progress(file.tell())
     return digest.hexdigest()
+
+
+def sha256_files(paths: Sequence[Path], digest: Callable[[Path], str]) -> str:
+    """One digest for a model: of its only file, or of the digests and names of several, in their order."""
+    if len(paths) == 1:
+        return digest(paths[0])
+    lines = "".join(f"{digest(path)}  {path.name}\n" for path in paths)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def remembered_sha256(path: Path, folder: Path) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tailrace.engine.weights.checkpoint import TensorInfo, TensorType
 from tailrace.errors import ModelFileError
+from tailrace.text.tokenizer import Tokenizer
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -30,16 +31,6 @@ MAX_DIMS = 4
 # Metadata value types: struct codes by GGUF number; 8 is a string, 9 an array.
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """How a tensor is stored: `block` values take `size` bytes."""
-
-    name: str
-    block: int
-    size: int
-
 
 # fmt: off
 _TENSOR_TYPES = {
@@ -58,26 +49,18 @@ _TENSOR_TYPES = {
 # fmt: on
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One row of the tensor table. `shape` is in NumPy order (a matrix is [outputs, inputs]); `offset` is absolute."""
-
-    name: str
-    shape: tuple[int, ...]
-    type: TensorType
-    offset: int
-    nbytes: int
-
-
 class GgufFile:
     """An open GGUF file: `metadata` (plain Python values, arrays as lists), `tensors` by name, raw bytes on demand.
 
     Raises ModelFileError when the file is missing, truncated or not GGUF. The arrays that `raw` returns are views of
-    the memory map and keep it alive.
+    the memory map and keep it alive. A file that is one of several opens too; `split.open_gguf` joins them.
     """
+
+    paired_rope = True
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.files = (self.path,)
         self._map = _open_map(self.path)
         self.size = len(self._map)
         cursor = _Cursor(self._map, self.path)
@@ -94,6 +77,9 @@ class GgufFile:
         info = self.tensors[name]
         data = np.frombuffer(self._map, np.uint8, info.nbytes, info.offset)
         return data.reshape(prod(info.shape[:-1]), -1)
+
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.from_gguf(self.metadata)
 
     def _check_size(self) -> None:
         expected = max((info.offset + info.nbytes for info in self.tensors.values()), default=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,9 @@ import numpy.typing as npt
 from tailrace import _native
 from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.models.registry import describe
-from tailrace.engine.store.digest import remembered_sha256, sha256_file
-from tailrace.engine.weights.gguf import GgufFile
+from tailrace.engine.store.digest import remembered_sha256, sha256_file, sha256_files
+from tailrace.engine.weights.checkpoint import Checkpoint
+from tailrace.engine.weights.open import open_checkpoint
 from tailrace.engine.weights.pack import EMBEDDING, STORED_EMBEDDINGS, Progress, pack_weights
 from tailrace.engine.weights.packed_cache import CacheKey, Packed, PackedCache
 from tailrace.engine.weights.source import WeightSource
@@ -34,12 +35,13 @@ WEIGHTS = ("auto", "int8", "bf16")
 class LoadedModel:
     """A native model, every part set, and what is known about it.
 
-    `metadata` is the file's (tokenizer, template, ...). `weights` is how 4-bit sources are stored: "nib4", "int8" or
-    "bf16"; `bytes_by_format` counts the memory of matrices and embedding by format.
+    `checkpoint` is what it was read from, `metadata` that one's (template, ...). `weights` is how 4-bit sources are
+    stored: "nib4", "int8" or "bf16"; `bytes_by_format` counts the memory of matrices and embedding by format.
     """
 
     model: _native.Model
     team: _native.Team
+    checkpoint: Checkpoint
     spec: ModelSpec
     native_spec: _native.ModelSpec
     metadata: Mapping[str, Any]
@@ -62,7 +64,7 @@ def load_model(
     cache_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
-    """Load a GGUF file.
+    """Load a GGUF file (or one that is split, by any of its parts) or a folder with safetensors.
 
     `weights` auto, int8 or bf16; `isa` auto or a variant's name; `threads` 0: one for each usable CPU; `max_context` 0:
     the model's own; `cache_dir` None: nothing is read from or left on disk. `progress(stage, fraction)` hears how far a
@@ -70,7 +72,7 @@ def load_model(
     """
     variant = _variant(isa)
     storage = _storage(weights, variant)
-    file = GgufFile(path)
+    file = open_checkpoint(path)
     spec = describe(file)
     max_context = _context(max_context, spec)
     if threads < 0:
@@ -80,7 +82,7 @@ def load_model(
     progress = progress or _silent
     progress("checking the file", 0.0)
     pack = partial(pack_weights, source, storage, variant, progress, threads=threads)
-    sha256, packed, from_cache = _packed(file.path, storage, variant, cache_dir, pack)
+    sha256, packed, from_cache = _packed(file.files, storage, variant, cache_dir, pack)
     team = _native.Team(threads)
     native_spec = _native_spec(spec, max_context)
     model = _native.Model(variant, native_spec, team)
@@ -88,6 +90,7 @@ def load_model(
     return LoadedModel(
         model=model,
         team=team,
+        checkpoint=file,
         spec=spec,
         native_spec=native_spec,
         metadata=file.metadata,
@@ -140,12 +143,12 @@ def _context(asked: int, spec: ModelSpec) -> int:
 
 
 def _packed(
-    path: Path, weights: str, variant: str, folder: Path | None, pack: Callable[[], Packed]
+    files: Sequence[Path], weights: str, variant: str, folder: Path | None, pack: Callable[[], Packed]
 ) -> tuple[str, Packed, bool]:
-    """(file's SHA-256, packed weights, whether they came from the cache)."""
+    """(SHA-256 of the files, packed weights, whether they came from the cache)."""
     if folder is None:
-        return sha256_file(path), pack(), False
-    sha256 = remembered_sha256(path, folder / "digests")
+        return sha256_files(files, sha256_file), pack(), False
+    sha256 = sha256_files(files, partial(remembered_sha256, folder=folder / "digests"))
     cache = PackedCache(folder / "packed")
     key = CacheKey(sha256, weights, variant, recipe())
     found = cache.load(key)

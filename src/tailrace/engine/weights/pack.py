@@ -75,7 +75,7 @@ def calibration_tokens(tokenizer: Tokenizer, vocab: int) -> Tokens:
 @quiet()
 def _calibrated(source: WeightSource, progress: Progress, threads: int) -> dict[str, Wide]:
     spec = source.spec
-    ids = calibration_tokens(Tokenizer.from_gguf(source.file.metadata), spec.vocab)[: spec.context]
+    ids = calibration_tokens(source.file.tokenizer(), spec.vocab)[: spec.context]
     cos, sin = source.rope_tables(len(ids))
 
     def weight(name: str) -> npt.NDArray[np.float32]:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.weights.blocks import F32, U8
+from tailrace.engine.weights.checkpoint import Checkpoint
 from tailrace.engine.weights.dequant import AFFINE4, affine4, dequantize
-from tailrace.engine.weights.gguf import GgufFile
 from tailrace.errors import ModelFileError
 
 GATE_UP_ROWS = 16  # gate rows, then the matching up rows, and so on
@@ -36,7 +36,7 @@ class Linear:
 class WeightSource:
     """Reads one model's weights from its file. Raises ModelFileError for numbers that are not finite."""
 
-    def __init__(self, file: GgufFile, spec: ModelSpec) -> None:
+    def __init__(self, file: Checkpoint, spec: ModelSpec) -> None:
         self.file = file
         self.spec = spec
 
