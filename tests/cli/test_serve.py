@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.cli.serve import example
+from tailrace.cli.serve import example, importing
 from tailrace.config import load
 from tailrace.llm.ready import served_name
 from tests.tiny import write_tiny_gguf
@@ -144,3 +144,25 @@ def test_the_curl_line_survives_a_shell() -> None:
     assert words[1] == "http://127.0.0.1:1/v1/completions"
     assert "Authorization: Bearer YOUR_KEY" in words
     assert json.loads(words[-1]) == {"model": "it's", "prompt": "Once", "max_tokens": 64}
+
+
+def test_a_module_is_there_when_the_work_beside_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "heavy_thing.py").write_text("import threading; by = threading.current_thread().name")
+    monkeypatch.syspath_prepend(tmp_path)
+    with importing("heavy_thing"):
+        pass
+    assert sys.modules.pop("heavy_thing").by == "import heavy_thing"
+
+
+def test_an_error_beside_an_import_is_the_one_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_thing.py").write_text("raise RuntimeError")
+    monkeypatch.syspath_prepend(tmp_path)
+    with importing("broken_thing"):
+        pass  # whoever uses it will see
+    with pytest.raises(LookupError, match="mine"), importing("broken_thing"):
+        raise LookupError("mine")
+
+
+def test_http_is_imported_beside_the_weights_not_before() -> None:
+    script = "import sys, tailrace.cli.serve; sys.exit('fastapi' in sys.modules or 'uvicorn' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -7,11 +7,13 @@ import gc
 import json
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from threading import Thread
 
 import uvloop
 
-from tailrace.api.server import serve
-from tailrace.api.state import AppState
 from tailrace.cli.output import console, human_bytes, show_warning
 from tailrace.config import Config, Loaded, warnings
 from tailrace.control.pipeline import Pipeline
@@ -26,7 +28,8 @@ def run_server(loaded: Loaded) -> None:
     config = loaded.config
     for text in warnings(config):
         show_warning(text)
-    model = ready_model(config.engine)
+    with importing("tailrace.api.server"):
+        model = ready_model(config.engine)
     if model.template is None:
         show_warning("the model has no chat template: chat routes answer 400; give one with --chat-template FILE")
     print_model(model, config)
@@ -36,7 +39,26 @@ def run_server(loaded: Loaded) -> None:
         runner.run(_serve(model, config, begin))
 
 
+@contextmanager
+def importing(module: str) -> Iterator[None]:
+    """Import a module beside what runs here, which is native for the most part. A failure shows where it is used."""
+
+    def load() -> None:
+        with suppress(Exception):
+            import_module(module)
+
+    thread = Thread(target=load, name=f"import {module}")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
 async def _serve(model: Model, config: Config, begin: float) -> None:
+    from tailrace.api.server import serve
+    from tailrace.api.state import AppState
+
     metrics = Metrics()
     model.backend.start()
     try:
