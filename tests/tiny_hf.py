@@ -9,7 +9,7 @@ The folder has the same weights as the GGUF file of the same seed: stored in `dt
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGUFWriter
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.tiny import CHATML, IM_END, IM_START, SPECIAL_TOKENS, tiny_tokenizer, write_tiny_gguf
 
@@ -166,38 +166,16 @@ def stored_bytes(values: F32, dtype: str) -> bytes:
     return values.astype({"f32": np.float32, "f16": np.float16}[dtype]).tobytes()
 
 
-def write_tokenizer(folder: Path, added: Iterable[str] = SPECIAL_TOKENS) -> None:
+def write_tokenizer(folder: Path) -> None:
     """tokenizer.json, tokenizer_config.json and generation_config.json of the tiny tokenizer."""
     tokens, merges = tiny_tokenizer()
-    library = Tokenizer.from_str(json.dumps(_tokenizer_json(tokens, merges, added)))
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    library = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, pairs))
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(list(SPECIAL_TOKENS))
     library.save(str(folder / "tokenizer.json"))
     names = {"bos_token": SPECIAL_TOKENS[IM_START], "eos_token": SPECIAL_TOKENS[IM_END], "chat_template": CHATML}
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": IM_START, "eos_token_id": IM_END}))
-
-
-def _tokenizer_json(tokens: list[str], merges: list[str], added: Iterable[str]) -> dict[str, Any]:
-    digits = {"type": "Digits", "individual_digits": True}
-    words = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": tokens.index(token), "content": token, **flags} for token in added],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [digits, words]},
-        "post_processor": None,
-        "decoder": {"type": "ByteLevel"},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "vocab": {token: index for index, token in enumerate(tokens)},
-            "merges": merges,
-        },
-    }
