@@ -13,6 +13,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 BASE = ("types", "errors", "clock", "config")
 LAYERS = (
     BASE,
+    ("bench",),
     ("observe",),
     ("text",),
     ("protocol",),

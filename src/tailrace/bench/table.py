@@ -1,0 +1,132 @@
+"""A report for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Data = dict[str, Any]
+LATENCIES = (
+    ("ttft_ms", "TTFT"),
+    ("tpot_ms", "TPOT"),
+    ("worst_gap_ms", "worst gap"),
+    ("gap_ms", "gaps"),
+    ("e2e_ms", "end to end"),
+    ("queue_ms", "queue (server)"),
+)
+
+
+def show(console: Console, data: Data) -> None:
+    """Everything a report's `data()` has to say to people."""
+    console.print(Group(*_parts(data)))
+
+
+def _parts(data: Data) -> Iterator[RenderableType]:
+    runs = data["runs"]
+    if data["knee"] is not None or len(runs) > 1:
+        yield _runs_table(data)
+    if runs and data["knee"] is None:
+        yield from _run_parts(runs[-1])
+    if data["knee"] is not None:
+        yield _knee(data["knee"])
+    for note in data["notes"]:
+        yield Text(f"note: {note}", style="yellow")
+
+
+def _run_parts(run: Data) -> Iterator[RenderableType]:
+    summary = run["summary"]
+    yield Text(_headline(summary), style="bold")
+    yield Text(_token_line(summary["tokens"]))
+    yield _latency_table(summary)
+    if len(summary["buckets"]) > 1:
+        yield _bucket_table(summary["buckets"])
+    if summary["errors"]:
+        yield _error_table(summary)
+
+
+def _headline(summary: Data) -> str:
+    rates = summary["throughput"]
+    parts = [
+        f"{summary['answered']} of {summary['requests']} requests answered in {summary['seconds']:.2f} s",
+        f"{rates['requests_per_s']:.2f} requests/s",
+        f"{rates['input_tokens_per_s']:.1f} in + {rates['output_tokens_per_s']:.1f} out tokens/s",
+    ]
+    if summary["attainment"] is not None:
+        parts.append(f"goodput {summary['goodput_per_s']:.2f}/s ({summary['attainment']:.1%} meet the SLO)")
+    return ", ".join(parts)
+
+
+def _token_line(tokens: Data) -> str:
+    by = ", ".join(f"{name} {count}" for name, count in tokens["counted_by"].items())
+    prompt = f"{tokens['prompt']} prompt ({tokens['cached']} cached)"
+    return f"tokens: {prompt}, {tokens['output']} answer; counted by {by or 'nobody'}"
+
+
+def _latency_table(summary: Data) -> Table:
+    table = _table("milliseconds", "mean", "p50", "p95", "p99", "max")
+    rows = [(name, summary["latency"][key]) for key, name in LATENCIES]
+    rows.append(("dispatch lag", summary["dispatch_lag_ms"]))
+    for name, values in rows:
+        if values is not None:
+            table.add_row(name, *(_number(values[key]) for key in ("mean", "p50", "p95", "p99", "max")))
+    return table
+
+
+def _bucket_table(buckets: Data) -> Table:
+    table = _table("prompt", "requests", "errors", "TTFT p50", "p95", "p99", "TPOT p50", "p95", "gap p95", "SLO")
+    for name, values in buckets.items():
+        cells = [_cell(values["ttft_ms"], key) for key in ("p50", "p95", "p99")]
+        cells += [_cell(values["tpot_ms"], key) for key in ("p50", "p95")]
+        cells.append(_cell(values["worst_gap_ms"], "p95"))
+        met = "" if values["attainment"] is None else f"{values['attainment']:.1%}"
+        table.add_row(name, str(values["requests"]), str(values["errors"]), *cells, met)
+    return table
+
+
+def _error_table(summary: Data) -> Table:
+    table = Table("error", "count", "for example", box=None, pad_edge=False)
+    for name, count in summary["errors"].items():
+        table.add_row(Text(name, style="red"), str(count), Text(summary["error_examples"].get(name, "")[:100]))
+    return table
+
+
+def _runs_table(data: Data) -> Table:
+    table = _table(
+        "run", "requests", "errors", "req/s", "out tok/s", "TTFT p50", "p95", "TPOT p50", "p95", "goodput", "SLO"
+    )
+    best = (data["knee"] or {}).get("load")
+    for run in sorted(data["runs"], key=lambda run: run["load"] or 0) if data["knee"] else data["runs"]:
+        summary = run["summary"]
+        latency, rates = summary["latency"], summary["throughput"]
+        cells = [str(summary["requests"]), str(sum(summary["errors"].values()))]
+        cells += [f"{rates['requests_per_s']:.2f}", f"{rates['output_tokens_per_s']:.1f}"]
+        cells += [_cell(latency[metric], key) for metric in ("ttft_ms", "tpot_ms") for key in ("p50", "p95")]
+        met = summary["attainment"] is not None
+        cells += [f"{summary['goodput_per_s']:.2f}", f"{summary['attainment']:.1%}"] if met else ["", ""]
+        table.add_row(run["label"], *cells, style="bold green" if best is not None and run["load"] == best else None)
+    return table
+
+
+def _knee(knee: Data) -> Text:
+    found = "none" if knee["load"] is None else f"{knee['unit']} {knee['load']:g}"
+    return Text(f"knee: {found} ({knee['rule']})", style="bold")
+
+
+def _table(first: str, *columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _cell(values: Data | None, key: str) -> str:
+    return "" if values is None else _number(values[key])
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"

@@ -1,0 +1,127 @@
+"""Recorded traffic: arrival times, lengths and hashed prefixes, from the CSV and JSONL forms that are published.
+
+Columns are found by name, so the normalised samples (`arrival_s`, `input_tokens`, `output_tokens`) and the originals
+(`TIMESTAMP`/`ContextTokens`/`GeneratedTokens`; `timestamp`/`input_length`/`output_length` in milliseconds) both read.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tailrace.errors import ConfigError
+
+HASH_BLOCK = 512  # tokens that one hash id stands for
+
+_INPUT = ("input_tokens", "input_length", "ContextTokens")
+_OUTPUT = ("output_tokens", "output_length", "GeneratedTokens")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """`arrival`: seconds from the first row; None: the file has lengths only. Equal `blocks` are equal text."""
+
+    arrival: float | None
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...] = ()
+    block_tokens: int = HASH_BLOCK
+    client: str = ""
+
+
+def read_trace(path: Path, flag: str = "--trace") -> list[TraceRow]:
+    """All rows in order of arrival. Raises ConfigError naming the line that cannot be read."""
+    try:
+        data = path.read_bytes()
+        lines = _json_lines(data) if path.suffix in (".jsonl", ".json") else _csv_lines(data)
+        rows = []
+        for number, line in lines:
+            try:
+                rows.append(_row(line))
+            except (KeyError, ValueError, TypeError) as error:
+                raise ConfigError(f"{flag} {path}, line {number}: {_said(error)}", param=flag) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{flag} {path}: {error}", param=flag) from error
+    if not rows:
+        raise ConfigError(f"{flag} {path}: there are no requests in it", param=flag)
+    return _from_zero(rows)
+
+
+def scaled(row: TraceRow, factor: float) -> TraceRow:
+    """Lengths and prefix blocks multiplied, nothing below 1 token."""
+    if factor == 1.0:
+        return row
+    return replace(
+        row,
+        input_tokens=max(1, round(row.input_tokens * factor)),
+        output_tokens=max(1, round(row.output_tokens * factor)),
+        block_tokens=max(1, round(row.block_tokens * factor)),
+    )
+
+
+def _said(error: Exception) -> str:
+    return f"there is no column {error.args[0]}" if isinstance(error, KeyError) else str(error)
+
+
+def _json_lines(data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(data.splitlines(), start=1):
+        if line.strip():
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                value = None
+            yield number, value if isinstance(value, dict) else {}
+
+
+def _csv_lines(data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    yield from enumerate(csv.DictReader(data.decode("utf-8-sig").splitlines()), start=2)
+
+
+def _row(line: Mapping[str, Any]) -> TraceRow:
+    output = int(_first(line, _OUTPUT))
+    tokens = _input(line)
+    if tokens < 0 or output < 0:
+        raise ValueError("a length is below 0")
+    blocks = tuple(int(block) for block in line.get("hash_ids") or ())
+    return TraceRow(_arrival(line), max(1, tokens), max(1, output), blocks, client=str(line.get("client") or ""))
+
+
+def _input(line: Mapping[str, Any]) -> int:
+    """Images count as so many text tokens: their cost to the server, not their content, is what can be replayed."""
+    if "text_tokens" in line:
+        images = [part for part in str(line.get("image_tokens") or "").split(";") if part]
+        return int(line["text_tokens"]) + sum(int(part) for part in images)
+    return int(_first(line, _INPUT))
+
+
+def _first(line: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    for name in names:
+        if name in line:
+            return line[name]
+    raise KeyError(" or ".join(names))
+
+
+def _arrival(line: Mapping[str, Any]) -> float | None:
+    if "arrival_s" in line:
+        return float(line["arrival_s"])
+    if "timestamp" in line:
+        return float(line["timestamp"]) / 1000
+    if "TIMESTAMP" in line:
+        return datetime.fromisoformat(line["TIMESTAMP"][:26]).timestamp()
+    return None
+
+
+def _from_zero(rows: list[TraceRow]) -> list[TraceRow]:
+    times = [row.arrival for row in rows if row.arrival is not None]
+    if len(times) < len(rows):
+        return [replace(row, arrival=None) for row in rows]
+    start = min(times)
+    return sorted(
+        (replace(row, arrival=(row.arrival or 0.0) - start) for row in rows), key=lambda row: row.arrival or 0
+    )

@@ -1,0 +1,138 @@
+"""`tailrace bench` and `tailrace bench compare`: flags from the fields of Options, results to terminal and files."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from tailrace.bench.options import Options, dashed
+
+if TYPE_CHECKING:
+    from tailrace.bench.report import Report
+    from tailrace.bench.run import Bench
+
+EXIT_INTERRUPTED = 130
+EXIT_NO_ANSWER = 1
+EXAMPLES = """Measure an OpenAI-compatible server under load.
+
+\b
+tailrace bench --concurrency 8 --requests 200
+tailrace bench --rate 4 --duration 60s --input lognormal:512,0.8 --output uniform:16-128
+tailrace bench --concurrency 1 --sweep --slo ttft=500ms,tpot=50ms --plot sweep.html
+tailrace bench --trace trace.csv --length-scale 0.0625 --speedup 2 --json result.json
+tailrace bench compare before.json after.json
+"""
+
+bench_app = typer.Typer(rich_markup_mode=None)
+
+
+def run_benchmark(context: typer.Context, **given: Any) -> None:
+    if context.invoked_subcommand is None:
+        _measure(Options(**(given | {"mix": tuple(given["mix"])})))
+
+
+@bench_app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="result of --json, the one to compare with")],
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="result of --json")],
+) -> None:
+    """Show the ratios of two results, and which differences are more than noise."""
+    from tailrace.bench.compare import show_comparison
+    from tailrace.bench.report import read
+    from tailrace.cli.output import console
+
+    show_comparison(console(), read(a), read(b))
+
+
+def _measure(options: Options) -> None:
+    import asyncio
+
+    from tailrace.bench.charts import draw
+    from tailrace.bench.report import write
+    from tailrace.bench.table import show
+    from tailrace.cli.output import console
+
+    _check_files(options)
+    report = asyncio.run(_run(options))
+    data = report.data()
+    show(console(), data)
+    if options.json:
+        write(Path(options.json), data)
+    if options.plot:
+        draw(Path(options.plot), data)
+    if report.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not any(run.summary["answered"] for run in report.runs):
+        raise typer.Exit(EXIT_NO_ANSWER)
+
+
+def _check_files(options: Options) -> None:
+    """A result must not be lost after an hour because its file cannot be written."""
+    from tailrace.bench.charts import check_plot
+    from tailrace.errors import ConfigError
+
+    if options.plot:
+        check_plot(Path(options.plot))
+    for flag, name in (("--json", options.json), ("--plot", options.plot)):
+        if name and not Path(name).absolute().parent.is_dir():
+            raise ConfigError(f"{flag} {name}: there is no folder {Path(name).absolute().parent}", param=flag)
+
+
+async def _run(options: Options) -> Report:
+    from tailrace.bench.pace import RealPace
+    from tailrace.bench.progress import Bars
+    from tailrace.bench.run import Bench
+    from tailrace.cli.output import console
+    from tailrace.clock import SystemClock
+
+    clock = SystemClock()
+    with Bars(console(stderr=True)) as bars:
+        bench = Bench(options, RealPace(clock), bars, started=clock.wall())
+        _stop_on_interrupt(bench)
+        return await bench.run()
+
+
+def _stop_on_interrupt(bench: Bench) -> None:
+    """Ctrl-C ends the run with what was measured; a second one ends the program."""
+    import asyncio
+    import signal
+
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        bench.stop()
+
+    loop.add_signal_handler(signal.SIGINT, stop)
+
+
+def _signature() -> inspect.Signature:
+    """A flag for each field of Options."""
+    hints = get_type_hints(Options)
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    parameters = [context]
+    for spec in fields(Options):
+        many, default = spec.metadata["many"], spec.default
+        kind: Any = list[str] if many else hints[spec.name]
+        option = typer.Option(
+            [] if many else default,
+            dashed(spec.name),
+            metavar=spec.metadata["metavar"] or None,
+            help=spec.metadata["help"],
+        )
+        parameters.append(inspect.Parameter(spec.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind))
+    return inspect.Signature(parameters)
+
+
+def _register() -> None:
+    signature = _signature()
+    run_benchmark.__dict__["__signature__"] = signature
+    run_benchmark.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    bench_app.callback(invoke_without_command=True, help=EXAMPLES)(run_benchmark)
+
+
+_register()
