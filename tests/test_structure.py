@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "tailrace"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-BASE = ("types", "errors", "clock", "config")
+BASE = ("types", "errors", "clock", "config", "units")
 LAYERS = (
     BASE,
     ("bench",),
@@ -19,7 +19,7 @@ LAYERS = (
     ("protocol",),
     ("engine", "_native"),
     ("backends",),
-    ("control", "llm", "terminal"),
+    ("control", "llm", "doctor", "terminal"),
     ("api",),
     ("cli", "__main__"),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from tailrace.cli.output import console, human_bytes
+from tailrace.cli.output import console
 from tailrace.config import Loaded, Setting
+from tailrace.units import human_bytes
 
 
 def print_settings(loaded: Loaded) -> None:

@@ -7,19 +7,28 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.bench import bench_app
+from tailrace.cli.complete import model_names
 from tailrace.cli.flags import loaded_settings, setting_flags
 from tailrace.cli.output import EXIT_USER_ERROR, show_error
-from tailrace.config import Loaded
+from tailrace.config import EngineConfig, Loaded
 from tailrace.errors import TailraceError
 
+DEFAULT_MODEL = EngineConfig().model
+
 # Plain help: drawing it with rich would cost half of the start time.
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 config_app = typer.Typer(help="Look at settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
-app.add_typer(bench_app, name="bench")
 
-ModelArgument = Annotated[str | None, typer.Argument(metavar="[MODEL]", help="a name of the store, or a path")]
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="a name of the store, or a path", autocompletion=model_names),
+]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help, line for line."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def main() -> None:
@@ -31,7 +40,14 @@ def main() -> None:
         raise SystemExit(EXIT_USER_ERROR) from None
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "tailrace serve",
+        "tailrace serve my-model.gguf --port 9000 --kv-memory 4GiB",
+        "tailrace serve --host 0.0.0.0 --api-key-file keys.txt",
+        "curl http://127.0.0.1:8000/v1/models",
+    )
+)
 @loaded_settings
 def serve(model: ModelArgument = None, *, loaded: Loaded) -> None:
     """Serve a model over HTTP, fetching it on first use."""
@@ -41,16 +57,20 @@ def serve(model: ModelArgument = None, *, loaded: Loaded) -> None:
     run_server(loaded)
 
 
-@app.command()
+@app.command(epilog=examples("tailrace models", f"tailrace pull {DEFAULT_MODEL}"))
 @setting_flags("engine.store")
-def pull(name: Annotated[str, typer.Argument(help="what to fetch; see `tailrace models`")], *, loaded: Loaded) -> None:
+def pull(
+    name: Annotated[str, typer.Argument(help="what to fetch; see `tailrace models`", autocompletion=model_names)],
+    *,
+    loaded: Loaded,
+) -> None:
     """Fetch a model into the store."""
     from tailrace.cli.models import pull_model
 
     pull_model(name, loaded.config.engine)
 
 
-@app.command()
+@app.command(epilog=examples("tailrace models", "tailrace models --store /srv/models"))
 @setting_flags("engine.store")
 def models(*, loaded: Loaded) -> None:
     """List the models that can be pulled and those that are here."""
@@ -59,7 +79,13 @@ def models(*, loaded: Loaded) -> None:
     list_models(loaded.config.engine)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "tailrace chat",
+        'tailrace chat my-model.gguf --system "Answer in one sentence." --temperature 0',
+        "tailrace chat --url http://127.0.0.1:8000",
+    )
+)
 @setting_flags("engine")
 def chat(
     model: ModelArgument = None,
@@ -77,7 +103,7 @@ def chat(
     run_chat(loaded, ChatOptions(url, key, model or "", system, max_tokens, temperature))
 
 
-@config_app.command()
+@config_app.command(epilog=examples("tailrace config explain", "tailrace config explain --config tailrace.toml"))
 @loaded_settings
 def explain(model: ModelArgument = None, *, loaded: Loaded) -> None:
     """Print every setting with its value and where it came from."""
@@ -86,7 +112,28 @@ def explain(model: ModelArgument = None, *, loaded: Loaded) -> None:
     print_settings(loaded)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "tailrace doctor",
+        "tailrace doctor my-model.gguf --measure",
+        "tailrace doctor --json | jq '.findings[] | select(.level != \"ok\")'",
+    )
+)
+@loaded_settings
+def doctor(
+    model: ModelArgument = None,
+    *,
+    measure: Annotated[bool, typer.Option("--measure", help="load the model and time a few steps")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+    loaded: Loaded,
+) -> None:
+    """Look at this machine, the settings and a model; say what would go wrong or slowly. Status 1: serve would fail."""
+    from tailrace.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(loaded, measure=measure, as_json=as_json))
+
+
+@app.command(epilog=examples("tailrace version"))
 def version() -> None:
     """Print the version, and the kernel variants this CPU can run."""
     from tailrace.cli.explain import print_version

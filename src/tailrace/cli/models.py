@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tailrace.cli.output import console, human_bytes
+from tailrace.cli.output import console
 from tailrace.config import EngineConfig, store_root
 from tailrace.engine.store.store import Store
 from tailrace.terminal import byte_bars
+from tailrace.units import human_bytes
 
 
 def pull_model(name: str, config: EngineConfig) -> None:

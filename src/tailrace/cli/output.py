@@ -1,4 +1,4 @@
-"""What the commands print: one console, one error line, sizes. Rich is imported when something is drawn."""
+"""What the commands print: one console, one error line. Rich is imported when something is drawn."""
 
 from __future__ import annotations
 
@@ -29,12 +29,3 @@ def show_warning(message: str) -> None:
     from rich.text import Text
 
     console(stderr=True).print(Text(f"warning: {message}", style="yellow"))
-
-
-def human_bytes(count: float) -> str:
-    """ "134.5 MiB": binary units, one decimal."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

@@ -14,11 +14,12 @@ from threading import Thread
 
 import uvloop
 
-from tailrace.cli.output import console, human_bytes, show_warning
+from tailrace.cli.output import console, show_warning
 from tailrace.config import Config, Loaded, warnings
 from tailrace.control.pipeline import Pipeline
 from tailrace.llm.ready import Model, ready_model
 from tailrace.observe.metrics import Metrics
+from tailrace.units import human_bytes
 
 
 def run_server(loaded: Loaded) -> None:

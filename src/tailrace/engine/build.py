@@ -5,25 +5,22 @@ Owns what is found out at start (KV capacity, step costs) and says it; decides n
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from tailrace import _native
 from tailrace.clock import Clock
 from tailrace.config import EngineConfig
 from tailrace.engine.calibrate import calibrate
 from tailrace.engine.capacity import kv_capacity
-from tailrace.engine.cost import F64, CostModel
+from tailrace.engine.cost import CostModel
+from tailrace.engine.cost_file import cost_file, keep_costs, recall_costs
 from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import NativeRunner
 from tailrace.engine.scheduler import FixedBudget, Limits, Scheduler
-from tailrace.engine.weights.load import LoadedModel, load_model, recipe
+from tailrace.engine.weights.load import LoadedModel, load_model
 from tailrace.engine.weights.pack import Progress
 from tailrace.text.tokenizer import Tokenizer
 
@@ -85,42 +82,16 @@ def assemble(
     runner = NativeRunner(
         loaded.model, memory, slots=config.max_sequences, max_blocks=max_blocks, end_ids=tokenizer.end_ids
     )
-    path = None if cache_dir is None else _cost_file(loaded, cache_dir)
-    coefficients = _recall(path)
+    path = None
+    if cache_dir is not None:
+        path = cost_file(cache_dir, loaded.file_sha256, loaded.weights, loaded.variant, loaded.team.threads)
+    coefficients = recall_costs(path)
     if coefficients is None:
         coefficients = calibrate(runner, kv, clock, slots=limits.max_sequences, max_context=limits.max_context)
         if path is not None:
-            _keep(path, coefficients)
+            keep_costs(path, coefficients)
     cost = CostModel(coefficients=coefficients)
-    keep = None if path is None else lambda: _keep(path, cost.coefficients)
+    keep = None if path is None else lambda: keep_costs(path, cost.coefficients)
     budget = FixedBudget(config.chunk_tokens) if config.chunk_tokens else cost
     say(f"prefill chunks of up to {budget.chunk_tokens(0, 0)} tokens ({budget.chunk_tokens(1, 256)} beside decoding)")
     return EngineParts(Scheduler(kv, limits, budget), runner, tokenizer, cost, loaded, capacity, keep)
-
-
-def _cost_file(loaded: LoadedModel, folder: Path) -> Path:
-    """One file for each model, code, storage, variant and thread count: what step costs depend on."""
-    parts = (loaded.file_sha256[:16], recipe()[:8], loaded.weights, loaded.variant, str(loaded.team.threads))
-    return folder / "costs" / ("-".join(parts) + ".json")
-
-
-def _recall(path: Path | None) -> F64 | None:
-    """Step costs as an earlier run left them."""
-    if path is None:
-        return None
-    try:
-        found = np.array(json.loads(path.read_text()), dtype=np.float64)
-    except (OSError, ValueError):
-        return None
-    return found if found.shape == (5,) and np.isfinite(found).all() and (found >= 0).all() else None
-
-
-def _keep(path: Path, coefficients: F64) -> None:
-    """Leave step costs for the next start."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(coefficients.tolist()))
-        partial.replace(path)
-    except OSError as error:
-        log.warning("step costs could not be kept for the next start: %s", error)

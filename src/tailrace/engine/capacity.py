@@ -31,9 +31,15 @@ class Capacity:
 
 
 def kv_capacity(
-    asked_bytes: int, block_bytes: int, *, max_blocks: int, max_sequences: int, block_tokens: int = 64
+    asked_bytes: int,
+    block_bytes: int,
+    *,
+    max_blocks: int,
+    max_sequences: int,
+    block_tokens: int = 64,
+    free: int | None = None,
 ) -> Capacity:
-    """Blocks for `asked_bytes`, or when that is 0 for half of the free memory.
+    """Blocks for `asked_bytes`, or when that is 0 for half of the free memory (`free` bytes, or what is free now).
 
     Unasked never more than twice what all sequences need at full length (`max_blocks` each); the second half is for
     cached prefixes. Raises ConfigError when not even one block fits.
@@ -46,7 +52,7 @@ def kv_capacity(
                 param="kv_memory",
             )
         return Capacity(asked_bytes // block_bytes, block_bytes, block_tokens, "asked")
-    free = available_memory()
+    free = available_memory() if free is None else free
     most = 2 * max_blocks * max_sequences
     blocks = int(free * _SHARE) // block_bytes
     if blocks < 1:
