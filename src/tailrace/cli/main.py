@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tailrace.cli.bench import bench_app
 from tailrace.cli.complete import model_names
 from tailrace.cli.flags import loaded_settings, setting_flags
 from tailrace.cli.output import EXIT_USER_ERROR, show_error
@@ -19,6 +20,7 @@ DEFAULT_MODEL = EngineConfig().model
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 config_app = typer.Typer(help="Look at settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+app.add_typer(bench_app, name="bench")
 
 ModelArgument = Annotated[
     str | None,
