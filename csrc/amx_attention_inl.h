@@ -13,8 +13,10 @@ struct Strip {
   const AttentionTask& task;
   int segment;
   int first, rows;
-  int visible[kBlockRows];  // keys of this segment each row sees
-  int key_steps = 0;        // steps of 32 keys that some row sees
+  int seen_from[kBlockRows];  // each row sees keys [seen_from, visible) of this segment
+  int visible[kBlockRows];
+  int first_step = 0;       // steps of 32 keys, from a whole block on: those that some row sees
+  int key_steps = 0;        // end of these
   uint8_t* queries;         // [row tile 2][head_dim/32] A tiles
   uint8_t* weights;         // [row tile 2][kSegmentTokens/32] A tiles
   float* scores;            // [32][kScoreStride]
@@ -27,16 +29,21 @@ struct Strip {
 
 constexpr int64_t kWeightTiles = kSegmentTokens / 32 * kTile;
 
+inline int within_segment(int key) { return key < 0 ? 0 : smaller(key, kSegmentTokens); }
+
 inline void see(Strip& strip) {
-  int longest = 0;
+  int longest = 0, start = kSegmentTokens;
   for (int r = 0; r < strip.rows; ++r) {
     const int position = strip.task.first_position + (strip.first + r) / strip.task.group;
-    int visible = position + 1 - strip.segment * kSegmentTokens;
-    visible = visible < 0 ? 0 : smaller(visible, kSegmentTokens);
-    strip.visible[r] = visible;
-    longest = visible > longest ? visible : longest;
+    const int offset = strip.segment * kSegmentTokens;
+    const int first = within_segment(strip.task.first_key(position) - offset), visible = within_segment(position + 1 - offset);
+    strip.seen_from[r] = first;
+    strip.visible[r] = first < visible ? visible : 0;
+    if (strip.visible[r] > longest) longest = visible;
+    if (strip.visible[r] > 0 && first < start) start = first;
   }
   strip.key_steps = (longest + 31) / 32;
+  strip.first_step = longest ? start / kBlockTokens * (kBlockTokens / 32) : 0;
 }
 
 // Sixteen floats as bf16, nearest even; the rounded floats come back. For finite numbers only.
@@ -65,7 +72,7 @@ inline void pack_queries(const Strip& strip) {
 
 inline void strip_scores(const Strip& strip) {
   const uint8_t* second = strip.two_tiles() ? strip.queries + strip.query_tiles() : nullptr;
-  for (int s = 0; s < strip.key_steps; ++s) {
+  for (int s = strip.first_step; s < strip.key_steps; ++s) {
     const int key = 32 * s;
     const uint8_t* keys = strip.task.kv.keys(strip.block(key), strip.task.kv_head) + key % kBlockTokens / 16 * 32 * strip.head_dim();
     zero_block(second);
@@ -90,13 +97,21 @@ inline f32x16 exp2_16(f32x16 x) {
   return (f32x16)(scaled & (x >= lowest));
 }
 
-inline f32x8 low_half(f32x16 v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); }
-inline f32x8 high_half(f32x16 v) { return __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15); }
+inline f32x8 low_half(f32x16 v) {
+  f32x8 half;
+  __builtin_memcpy(&half, &v, sizeof half);
+  return half;
+}
+inline f32x8 high_half(f32x16 v) {
+  f32x8 half;
+  __builtin_memcpy(&half, reinterpret_cast<const char*>(&v) + sizeof half, sizeof half);
+  return half;
+}
 
-// Sixteen scores; those past `visible` become -infinity.
-inline f32x16 visible_scores(const float* s, int visible) {
+// Sixteen scores; those before `first` and from `visible` on become -infinity.
+inline f32x16 visible_scores(const float* s, int first, int visible) {
   const i32x16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const i32x16 seen = lane < visible;
+  const i32x16 seen = (lane < visible) & (lane >= first);
   const i32x16 hidden = (i32x16)(f32x16{} - __builtin_inff());
   return (f32x16)(((i32x16)load16(s) & seen) | (hidden & ~seen));
 }
@@ -105,17 +120,17 @@ inline f32x16 visible_scores(const float* s, int visible) {
 inline void row_weights(const Strip& strip, int r, float* maximum, float* total) {
   const float* s = strip.scores + r * kScoreStride;
   uint8_t* to = strip.weights + r / kTileRows * kWeightTiles + r % kTileRows * 64;
-  const int visible = strip.visible[r];
+  const int first = strip.seen_from[r], visible = strip.visible[r], start = 32 * strip.first_step;
   f32x16 top = f32x16{} - __builtin_inff();
-  for (int t = 0; t < visible; t += 16) {
-    const f32x16 x = visible_scores(s + t, visible - t);
+  for (int t = start; t < visible; t += 16) {
+    const f32x16 x = visible_scores(s + t, first - t, visible - t);
     top = x > top ? x : top;
   }
   *maximum = max_lanes(max8(low_half(top), high_half(top)));
   f32x16 sum = {};
-  for (int t = 0; t < 32 * strip.key_steps; t += 16) {
+  for (int t = start; t < 32 * strip.key_steps; t += 16) {
     f32x16 p = {};
-    if (t < visible) p = exp2_16(visible_scores(s + t, visible - t) - *maximum);
+    if (t < visible) p = exp2_16(visible_scores(s + t, first - t, visible - t) - *maximum);
     sum += store_rounded(to + t / 32 * kTile + t % 32 * 2, p);
   }
   *total = sum_lanes(low_half(sum) + high_half(sum));
@@ -127,7 +142,7 @@ inline void strip_values(const Strip& strip, float* out) {
   constexpr int64_t kDimTiles = kBlockTokens * 32;  // bytes of 16 dimensions
   for (int d = 0; d < strip.head_dim(); d += 32) {
     zero_block(second);
-    for (int s = 0; s < strip.key_steps; s += 2) {
+    for (int s = strip.first_step; s < strip.key_steps; s += 2) {
       const uint8_t* v = strip.task.kv.values(strip.block(32 * s), strip.task.kv_head) + d / 16 * kDimTiles;
       const Operands at = {strip.weights + s * kTile, second ? second + s * kTile : nullptr, v, v + kDimTiles, kTile};
       multiply<Bf16Dot>(at, smaller(2, strip.key_steps - s), [] {});
@@ -146,7 +161,11 @@ inline void attention_strip(Strip& strip, const Partial& out) {
   } else {
     __builtin_memset(result, 0, sizeof(float) * static_cast<size_t>(strip.rows * strip.head_dim()));
   }
-  for (int r = 0; r < strip.rows; ++r) row_weights(strip, r, out.max + strip.first + r, out.sum + strip.first + r);
+  const int start = 32 * strip.first_step;
+  for (int r = 0; r < strip.rows; ++r) {
+    if (strip.task.softcap > 0) softcap(strip.scores + r * kScoreStride + start, 32 * strip.key_steps - start, strip.task.softcap);
+    row_weights(strip, r, out.max + strip.first + r, out.sum + strip.first + r);
+  }
   if (strip.key_steps) strip_values(strip, result);
 }
 
@@ -156,7 +175,7 @@ inline void attention_segment(const AttentionTask& task, int segment, const Part
   uint8_t* weights = queries + int64_t{2} * task.kv.layout.head_dim / 32 * kTile;
   float* scores = reinterpret_cast<float*>(weights + 2 * kWeightTiles);
   for (int first = 0; first < total; first += kBlockRows) {
-    Strip strip = {task, segment, first, smaller(kBlockRows, total - first), {}, 0, queries, weights, scores};
+    Strip strip = {task, segment, first, smaller(kBlockRows, total - first), {}, {}, 0, 0, queries, weights, scores};
     attention_strip(strip, out);
   }
 }

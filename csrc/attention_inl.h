@@ -2,7 +2,7 @@
 //
 // Rows go in strips of up to Ops::kRows. For a strip:
 //   scores[r][t] = sum_d q[r][d] * K[t][d]      ascending d, one accumulator per score
-//   p = 2^(s - max); keys past the row's own position weigh exactly 0
+//   p = 2^(s - max); keys the row does not see weigh exactly 0
 //   sum: eight lanes over ascending t, then the fixed tree of sum_lanes
 //   out[r][d] = sum_t p[r][t] * V[t][d]         ascending t, one accumulator per output
 // Both products are Ops::dot_bf16: float rows times 16 bf16 columns stored as pairs. Leaving out keys that no row of the strip sees
@@ -10,24 +10,32 @@
 
 struct Strip {
   const float* q[8];    // row pointers
-  int visible[8];       // keys of this segment each row sees
+  int first[8];         // each row sees keys [first, visible) of this segment
+  int visible[8];
   int rows;
-  int longest;          // max of visible
+  int start;            // of the block with the first key that any row sees
+  int longest;          // end of the last; below start when no row sees any
 };
+
+inline int within_segment(int key) { return key < 0 ? 0 : key > kSegmentTokens ? kSegmentTokens : key; }
 
 inline Strip make_strip(const AttentionTask& task, int segment, int first_row, int rows) {
   Strip strip;
   strip.rows = rows;
+  strip.start = kSegmentTokens;
   strip.longest = 0;
   const int head_dim = task.kv.layout.head_dim;
   for (int r = 0; r < rows; ++r) {
     const int position = (first_row + r) / task.group, head = (first_row + r) % task.group;
     strip.q[r] = task.q + position * task.q_stride + head * head_dim;
-    int visible = task.first_position + position + 1 - segment * kSegmentTokens;
-    visible = visible < 0 ? 0 : visible > kSegmentTokens ? kSegmentTokens : visible;
-    strip.visible[r] = visible;
-    if (visible > strip.longest) strip.longest = visible;
+    const int at = task.first_position + position, offset = segment * kSegmentTokens;
+    const int first = within_segment(task.first_key(at) - offset), visible = within_segment(at + 1 - offset);
+    strip.first[r] = first;
+    strip.visible[r] = first < visible ? visible : 0;
+    if (strip.visible[r] > strip.longest) strip.longest = visible;
+    if (strip.visible[r] > 0 && first < strip.start) strip.start = first;
   }
+  strip.start = strip.start / kBlockTokens * kBlockTokens;
   return strip;
 }
 
@@ -38,26 +46,27 @@ inline int32_t block_of(const AttentionTask& task, int segment, int token) {
 template <class Ops>
 void strip_scores(const AttentionTask& task, int segment, const Strip& strip, float* scores) {
   const int head_dim = task.kv.layout.head_dim;
-  for (int t = 0; t < strip.longest; t += 16) {
+  for (int t = strip.start; t < strip.longest; t += 16) {
     const uint8_t* keys = task.kv.keys(block_of(task, segment, t), task.kv_head) + (t % kBlockTokens) / 16 * 32 * head_dim;
     Ops::dot_bf16(strip.rows, strip.q, keys, head_dim / 2, scores + t, kSegmentTokens, true);
   }
 }
 
-// Scores -> weights in place; the tail up to the strip's last tile becomes 0.
-inline void row_softmax(float* s, int visible, int width, float* max, float* sum) {
+// Scores -> weights in place, of row `r` of a strip; what it does not see becomes 0, up to the strip's last tile.
+inline void row_softmax(const Strip& strip, int r, float* s, float* max, float* sum) {
+  const int first = strip.first[r], visible = strip.visible[r], width = (strip.longest + 15) / 16 * 16;
   const i32x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
   const f32x8 lowest = splat(-__builtin_inff());
   f32x8 top = lowest;
-  for (int t = 0; t < visible; t += kLanes) {
-    const i32x8 seen = lane + t < visible;
+  for (int t = strip.start; t < visible; t += kLanes) {
+    const i32x8 seen = (lane + t < visible) & (lane + t >= first);
     const f32x8 x = from_bits((bits(load8(s + t)) & seen) | (bits(lowest) & ~seen));
     store8(s + t, x);
     top = max8(x, top);
   }
   *max = max_lanes(top);
   f32x8 total = splat(0);
-  int t = 0;
+  int t = strip.start;
   for (; t < visible; t += kLanes) {
     const f32x8 p = exp2_8(load8(s + t) - *max);
     store8(s + t, p);
@@ -71,13 +80,14 @@ template <class Ops>
 void strip_values(const AttentionTask& task, int segment, const Strip& strip, const float* weights, float* out) {
   const int head_dim = task.kv.layout.head_dim;
   const float* rows[8];
-  for (int first = 0; first < strip.longest; first += kBlockTokens) {
+  for (int first = strip.start; first < strip.longest; first += kBlockTokens) {
     const int left = strip.longest - first;
     const int pairs = left >= kBlockTokens ? kBlockTokens / 2 : (left + 1) / 2;
     const uint8_t* values = task.kv.values(block_of(task, segment, first), task.kv_head);
     for (int r = 0; r < strip.rows; ++r) rows[r] = weights + r * kSegmentTokens + first;
     for (int d = 0; d < head_dim; d += 16) {
-      Ops::dot_bf16(strip.rows, rows, values + d / 16 * kBlockTokens * 32, pairs, out + d, head_dim, first == 0);
+      Ops::dot_bf16(strip.rows, rows, values + d / 16 * kBlockTokens * 32, pairs, out + d, head_dim,
+                    first == strip.start);
     }
   }
 }
@@ -94,8 +104,9 @@ void attention_segment(const AttentionTask& task, int segment, const Partial& ou
     }
     strip_scores<Ops>(task, segment, strip, scores);
     for (int r = 0; r < strip.rows; ++r) {
-      row_softmax(scores + r * kSegmentTokens, strip.visible[r], (strip.longest + 15) / 16 * 16, out.max + first + r,
-                  out.sum + first + r);
+      float* s = scores + r * kSegmentTokens;
+      if (task.softcap > 0 && strip.visible[r] > 0) softcap(s + strip.start, static_cast<int>(round_up(strip.visible[r] - strip.start, 8)), task.softcap);
+      row_softmax(strip, r, s, out.max + first + r, out.sum + first + r);
     }
     strip_values<Ops>(task, segment, strip, scores, result);
   }

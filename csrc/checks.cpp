@@ -56,6 +56,13 @@ void check_spec(const Spec& s) {
   check(s.vocab > 0 && s.vocab <= 1 << 24, "vocab must be between 1 and 16777216");
   check(s.max_positions > 0 && s.max_positions <= 1 << 26, "max_positions must be between 1 and 67108864");
   check(s.norm_eps >= 0, "norm_eps must not be negative");
+  check(s.embedding_scale > 0 && s.attention_scale >= 0, "embedding_scale must be above 0, attention_scale not below");
+  check(s.attention_softcap >= 0, "attention_softcap must not be negative");
+  check(s.logit_softcap >= 0, "logit_softcap must not be negative");
+  check(static_cast<int>(s.windows.size()) == s.layers, "windows must have a value for each layer");
+  check(static_cast<int>(s.ropes.size()) == s.layers, "ropes must have a value for each layer");
+  for (int window : s.windows) check(window >= 0, "windows must not be negative");
+  for (int table : s.ropes) check(table >= 0 && table < kMaxRopes, "ropes must be between 0 and 7");
 }
 
 void check_linear(const Spec& spec, const std::string& name, int n, int k) {

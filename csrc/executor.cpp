@@ -17,20 +17,29 @@ Model::Model(const Kernels& kernels, const Spec& spec, std::shared_ptr<Team> tea
 Model::~Model() = default;
 
 void Model::set_embedding(EmbeddingFormat format, const uint8_t* rows, int64_t row_bytes) {
-  parts_->embedding = {format, rows, row_bytes, spec_.hidden};
+  parts_->embedding = {format, rows, row_bytes, spec_.hidden, spec_.embedding_scale};
 }
 
-void Model::set_rope(const float* cos, const float* sin, int rope_dim) {
+void Model::set_rope(int table, const float* cos, const float* sin, int rope_dim) {
+  check(table >= 0 && table < kMaxRopes, "table must be between 0 and 7");
   check(rope_dim >= 2 && rope_dim % 2 == 0 && rope_dim <= spec_.head_dim, "cos: rope_dim must be even and at most head_dim");
   const int64_t count = int64_t{spec_.max_positions} * (rope_dim / 2);
-  parts_->rope_dim = rope_dim;
-  parts_->cos.assign(cos, cos + count);
-  parts_->sin.assign(sin, sin + count);
+  if (static_cast<int>(parts_->ropes.size()) <= table) parts_->ropes.resize(table + 1);
+  parts_->ropes[table] = {rope_dim, {cos, cos + count}, {sin, sin + count}};
 }
 
 void Model::set_norm(const std::string& name, const float* weight, int count) {
-  check(count == spec_.hidden, "weight of norm '" + name + "' must have " + std::to_string(spec_.hidden) + " values");
-  parts_->norm(name).assign(weight, weight + count);
+  std::vector<float>& part = parts_->norm(name);
+  const int expected = Parts::is_head_norm(name) ? spec_.head_dim : spec_.hidden;
+  check(count == expected, "weight of norm '" + name + "' must have " + std::to_string(expected) + " values");
+  part.assign(weight, weight + count);
+}
+
+void Model::set_bias(const std::string& name, const float* bias, int count) {
+  std::vector<float>& part = parts_->bias(name);
+  const int expected = (spec_.heads + 2 * spec_.kv_heads) * spec_.head_dim;
+  check(count == expected, "bias of '" + name + "' must have " + std::to_string(expected) + " values");
+  part.assign(bias, bias + count);
 }
 
 void Model::set_linear(const std::string& name, Format format, int n, int k, const uint8_t* packed, size_t packed_bytes,
@@ -46,7 +55,7 @@ void Model::set_linear(const std::string& name, Format format, int n, int k, con
 }
 
 void Model::finish() {
-  const std::string missing = parts_->missing();
+  const std::string missing = parts_->missing(spec_);
   check(missing.empty(), "model is incomplete, missing: " + missing);
   step_ = std::make_unique<Step>(kernels_, spec_, *parts_, *team_, counters_);
 }

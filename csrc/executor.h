@@ -21,10 +21,20 @@ struct LogitsView {
   const float* row(int r) const { return data + r * stride; }
 };
 
+// A model's shape, and how its decoder departs from the plain one (SiLU, scores over sqrt(head_dim), every key, one rope).
 struct Spec {
   int layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_positions;
   float norm_eps;
+  Activation activation = Activation::silu;
+  float embedding_scale = 1;
+  double attention_scale = 0;   // 0: 1 / sqrt(head_dim)
+  float attention_softcap = 0;  // 0: none
+  float logit_softcap = 0;
+  std::vector<int> windows;     // by layer: keys a query sees, itself included; 0: all
+  std::vector<int> ropes;       // by layer: its rope table
 };
+
+constexpr int kMaxRopes = 8;
 
 // One step over a ragged batch; shapes as in _native.pyi. Checked by Model::forward.
 struct Batch {
@@ -52,8 +62,9 @@ class Model {
 
   // Setters throw std::invalid_argument naming what is wrong. Packed weights are copied, embedding rows are borrowed.
   void set_embedding(EmbeddingFormat format, const uint8_t* rows, int64_t row_bytes);
-  void set_rope(const float* cos, const float* sin, int rope_dim);
+  void set_rope(int table, const float* cos, const float* sin, int rope_dim);
   void set_norm(const std::string& name, const float* weight, int count);
+  void set_bias(const std::string& name, const float* bias, int count);
   void set_linear(const std::string& name, Format format, int n, int k, const uint8_t* packed, size_t packed_bytes,
                   const float* scale, const int32_t* wide, int wide_count);
   void finish();

@@ -10,7 +10,7 @@
 //
 // Quantized rows: int16 [M][K], or for bf16 weights float32 [M][K] (rounded to bf16).
 //
-// A GEMM task is 32 outputs x a block of rows. Few rows: weights are widened in registers as they stream by. More rows: a panel is
+// A GEMM task is 32 outputs (or 16, where there would be too few tasks for the team) x a block of rows. Few rows: weights are widened in registers as they stream by. More rows: a panel is
 // widened once into scratch and swept over the rows. The integer sums are exact, so both give the same bits.
 //
 // Ops of a variant:
@@ -116,9 +116,17 @@ int row_block(const Linear& w, int m) {
   return static_cast<int>(round_up(ceil_div(m, ceil_div(m, most)), Ops::kRows));
 }
 
+// Panels of a task. A gate and its up lie in one tile, so these stay together.
 template <class Ops>
-int gemm_tasks(const Linear& w, int m, int) {
-  return static_cast<int>(w.n_pad / kTileColumns * ceil_div(m, row_block<Ops>(w, m)));
+int task_panels(const GemmTask& task, int threads) {
+  const int64_t tiles = task.w->n_pad / kTileColumns * ceil_div(task.x.m, row_block<Ops>(*task.w, task.x.m));
+  return task.gate == Activation::none && tiles < 4 * threads ? 1 : 2;
+}
+
+template <class Ops>
+int gemm_tasks(const GemmTask& task, int threads) {
+  const int columns = task_panels<Ops>(task, threads) * kPanel;
+  return static_cast<int>(task.w->n_pad / columns * ceil_div(task.x.m, row_block<Ops>(*task.w, task.x.m)));
 }
 
 inline size_t scratch_bytes(int max_k, int head_dim, int) {
@@ -132,7 +140,8 @@ inline size_t scratch_bytes(int max_k, int head_dim, int) {
 
 struct Tile {
   const Linear* w;
-  const uint8_t* panels;  // two panels
+  const uint8_t* panels;  // one or two
+  int panel_count;
   const uint8_t* next;    // the panels this thread will probably need after these
   const uint8_t* rows;    // first row of the block
   int64_t stride;         // bytes between rows
@@ -149,7 +158,7 @@ template <class Ops>
 void stream_panels(const Tile& tile, int32_t* sums) {
   const int k = tile.w->k, strip = strip_rows<Ops>(tile.count);
   const int64_t bytes = panel_bytes(tile.w->format, k);
-  for (int p = 0; p < 2; ++p) {
+  for (int p = 0; p < tile.panel_count; ++p) {
     for (int r = 0; r < tile.count; r += strip) {
       const int rows = tile.count - r < strip ? tile.count - r : strip;
       const int16_t* x = reinterpret_cast<const int16_t*>(tile.rows + r * tile.stride);
@@ -174,7 +183,7 @@ void sweep_panel(const Tile& tile, int p, int16_t* wide, int32_t* sums) {
   const int k = tile.w->k, strip = strip_rows<Ops>(tile.count), strips = static_cast<int>(ceil_div(tile.count, strip));
   const int64_t bytes = panel_bytes(tile.w->format, k);
   const uint8_t* panel = tile.panels + p * bytes;
-  const uint8_t* next = p == 0 ? panel + bytes : tile.next;
+  const uint8_t* next = p + 1 < tile.panel_count ? panel + bytes : tile.next;
   for (int k0 = 0; k0 < k; k0 += kPanelChunk) {
     const int k1 = k0 + kPanelChunk < k ? k0 + kPanelChunk : k;
     if (tile.w->format == Format::nib4) {
@@ -194,7 +203,7 @@ void sweep_panel(const Tile& tile, int p, int16_t* wide, int32_t* sums) {
 template <class Ops>
 void sweep_bf16(const Tile& tile, float* sums) {
   const int k = tile.w->k, strip = strip_rows<Ops>(tile.count);
-  for (int p = 0; p < 2; ++p) {
+  for (int p = 0; p < tile.panel_count; ++p) {
     const uint8_t* panel = tile.panels + p * panel_bytes(Format::bf16, k);
     for (int k0 = 0; k0 < k; k0 += kPanelChunk) {
       const int pairs = (k0 + kPanelChunk < k ? kPanelChunk : k - k0) / 2;
@@ -211,9 +220,9 @@ void sweep_bf16(const Tile& tile, float* sums) {
 
 // ---- epilogue: sums become floats in place, then leave through the view ----
 
-inline void scale_sums(int32_t* sums, int rows, const float* scale, const float* step) {
+inline void scale_sums(int32_t* sums, int rows, int columns, const float* scale, const float* step) {
   for (int r = 0; r < rows; ++r) {
-    for (int c = 0; c < kTileColumns; c += kLanes) {
+    for (int c = 0; c < columns; c += kLanes) {
       i32x8 v;
       __builtin_memcpy(&v, sums + r * kTileColumns + c, sizeof v);
       const f32x8 y = (__builtin_convertvector(v, f32x8) * load8(scale + c)) * step[r];
@@ -222,13 +231,14 @@ inline void scale_sums(int32_t* sums, int rows, const float* scale, const float*
   }
 }
 
-inline void write_tile(const GemmTask& task, const float* y, int column, int first, int count) {
-  const int width = task.silu ? kTileColumns / 2 : kTileColumns;
-  float* out = task.out.data + column / kTileColumns * task.out.block_stride + first * task.out.row_stride;
+inline void write_tile(const GemmTask& task, const float* y, int column, int columns, int first, int count) {
+  const bool gated = task.gate != Activation::none;
+  const int width = gated ? columns / 2 : columns;
+  float* out = task.out.data + column / kTileColumns * task.out.block_stride + first * task.out.row_stride + column % kTileColumns;
   for (int r = 0; r < count; ++r, y += kTileColumns, out += task.out.row_stride) {
     for (int c = 0; c < width; c += kLanes) {
       const f32x8 v = load8(y + c);
-      store8(out + c, task.silu ? silu8(v) * load8(y + c + kPanel) : v);
+      store8(out + c, gated ? gated8(task.gate, v, load8(y + c + kPanel)) : v);
     }
   }
 }
@@ -236,29 +246,32 @@ inline void write_tile(const GemmTask& task, const float* y, int column, int fir
 template <class Ops>
 void gemm(const GemmTask& task, int index, int threads, const Scratch& scratch) {
   const Linear& w = *task.w;
-  const int tiles = w.n_pad / kTileColumns, block = row_block<Ops>(w, task.x.m);
+  const int panels = task_panels<Ops>(task, threads), columns = panels * kPanel;
+  const int tiles = w.n_pad / columns, block = row_block<Ops>(w, task.x.m);
+  const int64_t bytes = panels * panel_bytes(w.format, w.k);
   Tile tile;
   tile.w = &w;
+  tile.panel_count = panels;
   tile.first = index / tiles * block;
   tile.count = task.x.m - tile.first < block ? task.x.m - tile.first : block;
   tile.stride = row_stride_bytes(w.format, w.k);
   tile.rows = task.x.data + tile.first * tile.stride;
-  tile.panels = w.packed + int64_t{index % tiles} * 2 * panel_bytes(w.format, w.k);
-  tile.next = tile.panels + int64_t{threads} * 2 * panel_bytes(w.format, w.k);
+  tile.panels = w.packed + index % tiles * bytes;
+  tile.next = tile.panels + threads * bytes;
   int16_t* wide = reinterpret_cast<int16_t*>(scratch.data);
   int32_t* sums = reinterpret_cast<int32_t*>(wide + kPanelChunk * kPanel);
-  const int column = index % tiles * kTileColumns;
+  const int column = index % tiles * columns;
   if (w.format == Format::bf16) {
     sweep_bf16<Ops>(tile, reinterpret_cast<float*>(sums));
   } else {
     if (tile.count <= (w.format == Format::nib4 ? Ops::kStreamNibbles : Ops::kStreamBytes)) {
       stream_panels<Ops>(tile, sums);
     } else {
-      for (int p = 0; p < 2; ++p) sweep_panel<Ops>(tile, p, wide, sums + p * kPanel);
+      for (int p = 0; p < panels; ++p) sweep_panel<Ops>(tile, p, wide, sums + p * kPanel);
     }
-    scale_sums(sums, tile.count, w.scale + column, task.x.step + tile.first);
+    scale_sums(sums, tile.count, columns, w.scale + column, task.x.step + tile.first);
   }
-  write_tile(task, reinterpret_cast<const float*>(sums), column, tile.first, tile.count);
+  write_tile(task, reinterpret_cast<const float*>(sums), column, columns, tile.first, tile.count);
 }
 
 template <class Ops>
@@ -284,5 +297,6 @@ constexpr Kernels make_kernels(const char* name, bool prefers_nibbles) {
   table.attention_segment = attention_segment<Ops>;
   table.attention_merge = attention_merge;
   table.attention_finish = attention_finish;
+  table.softcap = softcap;
   return table;
 }

@@ -31,10 +31,13 @@ constexpr float kMinStep = 1e-30f;
 
 enum class Format : int { int8 = 0, nib4 = 1, bf16 = 2 };
 
+// What a gated feed-forward applies to its gate; gelu in its tanh form (Hendrycks and Gimpel, 2016, arXiv:1606.08415).
+enum class Activation : int { none = 0, silu = 1, gelu = 2 };
+
 // A matrix of floats cut into column blocks: element (r, c) is data[(c / width) * block_stride + r * row_stride + c % width].
 //   row-major [M][ld]:            width = any multiple of 16 (say 32), block_stride = width, row_stride = ld
 //   blocked   [N/32][M][32]:      width = 32, block_stride = M * 32, row_stride = 32      (GEMM output)
-//   blocked   [ffn/16][M][16]:    width = 16, block_stride = M * 16, row_stride = 16      (gate_up after SiLU)
+//   blocked   [ffn/16][M][16]:    width = 16, block_stride = M * 16, row_stride = 16      (gate_up after its activation)
 struct FloatView {
   float* data = nullptr;
   int width = 32;
@@ -76,13 +79,16 @@ struct EmbedTask {
   const uint8_t* rows = nullptr;
   int64_t row_bytes = 0;
   int hidden = 0;
+  float scale = 1;
 };
 
 // residual[row] += delta[row] (when there is a delta); normed = residual * rsqrt(mean square + eps) * weight; quantize.
+// With `delta_weight` it is the normed delta that is added (a norm behind the sublayer).
 struct NormTask {
   float* residual = nullptr;  // [M][hidden]
   int hidden = 0;
   FloatView delta;            // data null: nothing to add
+  const float* delta_weight = nullptr;
   const float* weight = nullptr;
   float eps = 0;
   const Linear* consumer = nullptr;
@@ -96,13 +102,13 @@ struct QuantTask {
   QuantRows out;
 };
 
-// out = x @ w.T; with `silu` columns come as 16 gate | 16 matching up and out gets silu(gate) * up, 16 columns a tile
+// out = x @ w.T; with an activation columns come as 16 gate | 16 matching up and out gets act(gate) * up, 16 columns a tile
 // (out.width = 16); otherwise out.width = 32.
 struct GemmTask {
   const Linear* w = nullptr;
   QuantRows x;
   FloatView out;
-  bool silu = false;
+  Activation gate = Activation::none;
 };
 
 // Paged KV memory. A block holds kBlockTokens tokens of every layer and KV head:
@@ -136,7 +142,8 @@ struct RowPlace {
   int32_t block = 0;  // block id; the slot inside is position % kBlockTokens
 };
 
-// Rotates q and k of one row, scales q, rounds k and v to bf16 and writes them into the cache.
+// Adds biases, norms each head of q and k (where there are such), rotates q and k of one row, scales q, rounds k and v to bf16 and
+// writes them into the cache.
 struct RopeTask {
   FloatView qkv;  // columns: heads, then kv_heads of K, then kv_heads of V, head_dim each
   int heads = 0, rope_dim = 0;
@@ -145,11 +152,16 @@ struct RopeTask {
   const RowPlace* places = nullptr;  // [M]
   KvView kv;
   float* q = nullptr;  // [M][heads * head_dim], float32, already multiplied by q_scale
-  float q_scale = 0;   // log2(e) / sqrt(head_dim): scores are exponents of 2
+  float q_scale = 0;   // log2(e) / sqrt(head_dim) unless the model says otherwise: scores are exponents of 2
+  const float* bias = nullptr;    // [columns of qkv], or null
+  const float* q_norm = nullptr;  // [head_dim] RMSNorm weights, or null
+  const float* k_norm = nullptr;
+  float eps = 0;
 };
 
 // Query rows of one sequence under one KV head. Row i is (position first_position + i / group, query head i % group) and lies
-// at q + (i / group) * q_stride + (i % group) * head_dim. It sees keys 0 .. its own position.
+// at q + (i / group) * q_stride + (i % group) * head_dim. It sees keys 0 .. its own position, with a window only the last `window` of
+// these.
 struct AttentionTask {
   const float* q = nullptr;
   int64_t q_stride = 0;  // floats between positions
@@ -159,6 +171,10 @@ struct AttentionTask {
   int kv_head = 0;
   KvView kv;
   const int32_t* block_table = nullptr;  // of the sequence, from position 0 on
+  int window = 0;                        // 0: no limit
+  float softcap = 0;                     // scores s become cap * tanh(s / cap), in exponents of 2; 0: they do not
+
+  int first_key(int position) const { return window > 0 && position >= window ? position - window + 1 : 0; }
 };
 
 // What one segment contributes to each row: sum of 2^(s - max) over its visible keys, and the same weights times V.
@@ -195,7 +211,7 @@ struct Kernels {
   void (*read_row)(const Linear& consumer, const QuantRows& rows, int row, int32_t* q);
 
   // A GEMM over m rows is cut into tasks 0 .. gemm_tasks() - 1; the cut may depend on anything, the result must not.
-  int (*gemm_tasks)(const Linear& w, int m, int threads);
+  int (*gemm_tasks)(const GemmTask& task, int threads);
   void (*gemm)(const GemmTask& task, int index, int threads, const Scratch& scratch);
 
   // Keys [segment * kSegmentTokens, (segment + 1) * kSegmentTokens) for all rows of the task.
@@ -203,6 +219,9 @@ struct Kernels {
   // into := into merged with the next segment, row by row; then out[row] = into.out / into.sum.
   void (*attention_merge)(const Partial& into, const Partial& next, int rows, int head_dim);
   void (*attention_finish)(const Partial& from, int row, int head_dim, float* out);
+
+  // x := cap * tanh(x / cap); count is a multiple of 8.
+  void (*softcap)(float* x, int count, float cap);
 };
 
 // Null when the variant was not built.

@@ -36,8 +36,19 @@ template <class T>
 T spec_value(const nb::dict& spec, const char* key) {
   if (!spec.contains(key)) throw std::invalid_argument(std::string("spec has no ") + key);
   T value{};
-  if (!nb::try_cast(nb::object(spec[key]), value)) throw std::invalid_argument(std::string("spec: ") + key + " is not a number of the right kind");
+  if (!nb::try_cast(nb::object(spec[key]), value)) throw std::invalid_argument(std::string("spec: ") + key + " is of the wrong kind");
   return value;
+}
+
+template <class T>
+T spec_value(const nb::dict& spec, const char* key, T otherwise) {
+  return spec.contains(key) ? spec_value<T>(spec, key) : otherwise;
+}
+
+Activation parse_activation(const std::string& name) {
+  if (name == "silu") return Activation::silu;
+  if (name == "gelu") return Activation::gelu;
+  throw std::invalid_argument("spec: activation must be silu or gelu, not '" + name + "'");
 }
 
 Spec parse_spec(const nb::dict& d) {
@@ -51,6 +62,14 @@ Spec parse_spec(const nb::dict& d) {
   s.vocab = spec_value<int>(d, "vocab");
   s.max_positions = spec_value<int>(d, "max_positions");
   s.norm_eps = spec_value<float>(d, "norm_eps");
+  s.activation = parse_activation(spec_value<std::string>(d, "activation", "silu"));
+  s.embedding_scale = spec_value<float>(d, "embedding_scale", 1);
+  s.attention_scale = spec_value<double>(d, "attention_scale", 0);
+  s.attention_softcap = spec_value<float>(d, "attention_softcap", 0);
+  s.logit_softcap = spec_value<float>(d, "logit_softcap", 0);
+  const size_t layers = s.layers > 0 && s.layers <= 4096 ? s.layers : 0;
+  s.windows = spec_value<std::vector<int>>(d, "windows", std::vector<int>(layers, 0));
+  s.ropes = spec_value<std::vector<int>>(d, "ropes", std::vector<int>(layers, 0));
   check_spec(s);
   return s;
 }
@@ -140,15 +159,19 @@ void set_embedding(Model& model, const AnyArray& rows, const std::string& fmt) {
   throw std::invalid_argument("fmt must be f32, f16, bf16 or q8_0, not '" + fmt + "'");
 }
 
-void set_rope(Model& model, const AnyArray& cos, const AnyArray& sin) {
+void set_rope(Model& model, const AnyArray& cos, const AnyArray& sin, int table) {
   const int64_t positions = model.spec().max_positions;
   const float* cosines = array_data<float>(cos, "cos", {positions, kAnySize});
   const int half = axis_size(cos, "cos", 1);
-  model.set_rope(cosines, array_data<float>(sin, "sin", {positions, half}), 2 * half);
+  model.set_rope(table, cosines, array_data<float>(sin, "sin", {positions, half}), 2 * half);
 }
 
 void set_norm(Model& model, const std::string& name, const AnyArray& weight) {
   model.set_norm(name, array_data<float>(weight, "weight", {kAnySize}), axis_size(weight, "weight", 0));
+}
+
+void set_bias(Model& model, const std::string& name, const AnyArray& bias) {
+  model.set_bias(name, array_data<float>(bias, "bias", {kAnySize}), axis_size(bias, "bias", 0));
 }
 
 void set_linear(Model& model, const std::string& name, const std::string& fmt, int n, int k, const AnyArray& packed,
@@ -239,8 +262,9 @@ nb::class_<Model> bind_model(nb::module_& m) {
   return nb::class_<Model>(m, "Model")
       .def(nb::new_(&make_model), nb::arg("variant"), nb::arg("spec"), nb::arg("team"))
       .def("set_embedding", &set_embedding, nb::arg("rows"), nb::arg("fmt"), nb::keep_alive<1, 2>())
-      .def("set_rope", &set_rope, nb::arg("cos"), nb::arg("sin"))
+      .def("set_rope", &set_rope, nb::arg("cos"), nb::arg("sin"), nb::arg("table") = 0)
       .def("set_norm", &set_norm, nb::arg("name"), nb::arg("weight"))
+      .def("set_bias", &set_bias, nb::arg("name"), nb::arg("bias"))
       .def("set_linear", &set_linear, nb::arg("name"), nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("packed"),
            nb::arg("scale").none(), nb::arg("wide").none())
       .def("finish", &Model::finish)

@@ -39,7 +39,18 @@ std::vector<float>& Model::Parts::norm(const std::string& name) {
   if (name == "final") return final_norm;
   if (name.rfind("attn.", 0) == 0) return layer_of(name).attn_norm;
   if (name.rfind("ffn.", 0) == 0) return layer_of(name).ffn_norm;
-  throw std::invalid_argument("name '" + name + "' is not a norm: attn.N, ffn.N or final");
+  if (name.rfind("attn_out.", 0) == 0) return layer_of(name).attn_out_norm;
+  if (name.rfind("ffn_out.", 0) == 0) return layer_of(name).ffn_out_norm;
+  if (name.rfind("q.", 0) == 0) return layer_of(name).q_norm;
+  if (name.rfind("k.", 0) == 0) return layer_of(name).k_norm;
+  throw std::invalid_argument("name '" + name + "' is not a norm: attn.N, ffn.N, attn_out.N, ffn_out.N, q.N, k.N or final");
+}
+
+bool Model::Parts::is_head_norm(const std::string& name) { return name.rfind("q.", 0) == 0 || name.rfind("k.", 0) == 0; }
+
+std::vector<float>& Model::Parts::bias(const std::string& name) {
+  if (name.rfind("qkv.", 0) == 0) return layer_of(name).qkv_bias;
+  throw std::invalid_argument("name '" + name + "' is not a linear layer that takes a bias: qkv.N");
 }
 
 OwnedLinear& Model::Parts::linear(const std::string& name) {
@@ -51,13 +62,17 @@ OwnedLinear& Model::Parts::linear(const std::string& name) {
   throw std::invalid_argument("name '" + name + "' is not a linear layer: qkv.N, o.N, gate_up.N, down.N or head");
 }
 
-std::string Model::Parts::missing() const {
+std::string Model::Parts::missing(const Spec& spec) const {
   std::string names;
   auto need = [&names](bool present, const std::string& name) {
     if (!present) names += (names.empty() ? "" : ", ") + name;
   };
   need(embedding.rows != nullptr, "embedding");
-  need(!cos.empty(), "rope");
+  for (int table = 0; table < kMaxRopes; ++table) {
+    const bool used = std::find(spec.ropes.begin(), spec.ropes.end(), table) != spec.ropes.end();
+    const bool set = table < static_cast<int>(ropes.size()) && ropes[table].dim > 0;
+    need(!used || set, table == 0 ? "rope" : "rope table " + std::to_string(table));
+  }
   for (size_t i = 0; i < layers.size(); ++i) {
     const std::string suffix = "." + std::to_string(i);
     need(!layers[i].attn_norm.empty(), "attn" + suffix);

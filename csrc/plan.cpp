@@ -13,25 +13,26 @@ struct Run {
 
 class Cutter {
  public:
-  Cutter(const Spec& spec, int tile_rows, AttentionPlan& plan)
+  Cutter(const Spec& spec, int tile_rows, int window, AttentionPlan& plan)
       : kv_heads_(spec.kv_heads),
         group_(spec.heads / spec.kv_heads),
         tile_positions_(std::max(1, tile_rows / group_)),
+        window_(window),
         plan_(plan) {}
 
   void add(const Run& run) {
     plan_.rows.resize(run.out_row + run.positions);
-    const int segments = segments_of(run);
+    const int segments = end_segment(run) - first_segment(run);
     // A run of one tile per head would leave most of the team idle over a long context: cut it by segments.
     if (run.positions <= tile_positions_ && segments > 1) {
-      add_split(run, segments);
+      add_split(run);
       return;
     }
     for (int first = 0; first < run.positions; first += tile_positions_) {
       Run part = run;
       part.row += first, part.out_row += first, part.first_position += first;
       part.positions = std::min(tile_positions_, run.positions - first);
-      for (int head = 0; head < kv_heads_; ++head) push(part, head, 0, segments_of(part), -1);
+      for (int head = 0; head < kv_heads_; ++head) push(part, head, first_segment(part), end_segment(part), -1);
     }
   }
 
@@ -41,7 +42,11 @@ class Cutter {
   }
 
  private:
-  static int segments_of(const Run& run) {
+  // The segments that any row of the run sees a key of.
+  int first_segment(const Run& run) const {
+    return window_ > 0 && run.first_position >= window_ ? (run.first_position - window_ + 1) / kSegmentTokens : 0;
+  }
+  static int end_segment(const Run& run) {
     return static_cast<int>(ceil_div(run.first_position + run.positions, kSegmentTokens));
   }
   static int cost(const AttentionTile& t) { return t.positions * (t.last_segment - t.first_segment); }
@@ -51,17 +56,18 @@ class Cutter {
                            last_segment, partial});
   }
 
-  void add_split(const Run& run, int segments) {
+  void add_split(const Run& run) {
     const int64_t stride = int64_t{run.positions} * group_;
+    const int begin = first_segment(run), end = end_segment(run);
     for (int i = 0; i < run.positions; ++i) {
-      plan_.rows[run.out_row + i] = {segments, plan_.partials + int64_t{i} * group_, stride};
+      plan_.rows[run.out_row + i] = {end - begin, plan_.partials + int64_t{i} * group_, stride};
     }
     for (int head = 0; head < kv_heads_; ++head) {
-      for (int s = 0; s < segments; ++s, plan_.partials += stride) push(run, head, s, s + 1, plan_.partials);
+      for (int s = begin; s < end; ++s, plan_.partials += stride) push(run, head, s, s + 1, plan_.partials);
     }
   }
 
-  const int kv_heads_, group_, tile_positions_;
+  const int kv_heads_, group_, tile_positions_, window_;
   AttentionPlan& plan_;
 };
 
@@ -91,20 +97,34 @@ void cut_logit_rows(const Batch& batch, Cutter& cutter) {
   }
 }
 
-}  // namespace
-
-StepPlan make_plan(const Spec& spec, const Batch& batch, int tile_rows) {
-  StepPlan plan;
-  plan.places = place_rows(batch);
-  Cutter all(spec, tile_rows, plan.all);
+WindowPlan cut_window(const Spec& spec, const Batch& batch, int tile_rows, int window) {
+  WindowPlan plan;
+  plan.window = window;
+  Cutter all(spec, tile_rows, window, plan.all);
   for (int s = 0; s < batch.sequences; ++s) {
     const int first = batch.row_starts[s];
     all.add({s, first, first, batch.row_starts[s + 1] - first, batch.first_positions[s]});
   }
   all.longest_first();
-  Cutter logits(spec, tile_rows, plan.logits);
+  Cutter logits(spec, tile_rows, window, plan.logits);
   cut_logit_rows(batch, logits);
   logits.longest_first();
+  return plan;
+}
+
+}  // namespace
+
+const WindowPlan& StepPlan::of(int window) const {
+  return *std::find_if(windows.begin(), windows.end(), [window](const WindowPlan& plan) { return plan.window == window; });
+}
+
+StepPlan make_plan(const Spec& spec, const Batch& batch, int tile_rows) {
+  StepPlan plan;
+  plan.places = place_rows(batch);
+  for (int window : spec.windows) {
+    const auto same = [window](const WindowPlan& p) { return p.window == window; };
+    if (std::none_of(plan.windows.begin(), plan.windows.end(), same)) plan.windows.push_back(cut_window(spec, batch, tile_rows, window));
+  }
   return plan;
 }
 

@@ -29,10 +29,18 @@ struct AttentionPlan {
   int64_t partials = 0;
 };
 
-struct StepPlan {
-  std::vector<RowPlace> places;
+// The two cuts of layers that share a window.
+struct WindowPlan {
+  int window = 0;
   AttentionPlan all;     // every row
   AttentionPlan logits;  // rows that need logits: enough for the last layer; out_row is the index among them
+};
+
+struct StepPlan {
+  std::vector<RowPlace> places;
+  std::vector<WindowPlan> windows;  // one for each window among the layers, in order of first use
+
+  const WindowPlan& of(int window) const;
 };
 
 StepPlan make_plan(const Spec& spec, const Batch& batch, int tile_rows);

@@ -44,14 +44,35 @@ inline void quantize(const float* x, const Linear& consumer, const QuantRows& ou
   Rows::store_int(out, consumer, row, x, step > 0 ? 1.0f / step : 0.0f);
 }
 
+inline float inverse_rms(f32x8 even, f32x8 odd, int count, float eps) {
+  const float mean = sum_lanes(even + odd) / static_cast<float>(count);
+  return 1.0f / __builtin_sqrtf(mean + eps);
+}
+
+// residual += norm(delta) of one row
+inline void add_normed_delta(const NormTask& task, int row, float* x) {
+  f32x8 even = splat(0), odd = splat(0);
+  for (int c = 0; c < task.hidden; c += 16) {
+    const float* d = at(task.delta, row, c);
+    even += load8(d) * load8(d);
+    odd += load8(d + kLanes) * load8(d + kLanes);
+  }
+  const float inv = inverse_rms(even, odd, task.hidden, task.eps);
+  for (int c = 0; c < task.hidden; c += kLanes) {
+    store8(x + c, load8(x + c) + (load8(at(task.delta, row, c)) * inv) * load8(task.delta_weight + c));
+  }
+}
+
 template <class Rows>
 void norm_row(const NormTask& task, int row, const Scratch& scratch) {
   float* x = task.residual + int64_t{row} * task.hidden;
   float* y = task.normed ? task.normed + int64_t{row} * task.hidden : reinterpret_cast<float*>(scratch.data);
+  const bool add = task.delta.data && !task.delta_weight;
+  if (task.delta_weight) add_normed_delta(task, row, x);
   f32x8 even = splat(0), odd = splat(0);
   for (int c = 0; c < task.hidden; c += 16) {
     f32x8 a = load8(x + c), b = load8(x + c + kLanes);
-    if (task.delta.data) {
+    if (add) {
       const float* d = at(task.delta, row, c);
       a += load8(d);
       b += load8(d + kLanes);
@@ -61,8 +82,7 @@ void norm_row(const NormTask& task, int row, const Scratch& scratch) {
     even += a * a;
     odd += b * b;
   }
-  const float mean = sum_lanes(even + odd) / static_cast<float>(task.hidden);
-  const float inv = 1.0f / __builtin_sqrtf(mean + task.eps);
+  const float inv = inverse_rms(even, odd, task.hidden, task.eps);
   for (int c = 0; c < task.hidden; c += kLanes) store8(y + c, (load8(x + c) * inv) * load8(task.weight + c));
   quantize<Rows>(y, *task.consumer, task.out, row);
 }
@@ -83,7 +103,7 @@ inline void dequantize_q8_0(const uint8_t* blocks, int count, float* out) {
   }
 }
 
-inline void embed_row(const EmbedTask& task, int token, float* out) {
+inline void read_embedding(const EmbedTask& task, int token, float* out) {
   const uint8_t* row = task.rows + token * task.row_bytes;
   switch (task.format) {
     case EmbeddingFormat::f32:
@@ -98,6 +118,12 @@ inline void embed_row(const EmbedTask& task, int token, float* out) {
     case EmbeddingFormat::q8_0:
       dequantize_q8_0(row, task.hidden, out);
   }
+}
+
+inline void embed_row(const EmbedTask& task, int token, float* out) {
+  read_embedding(task, token, out);
+  if (task.scale == 1) return;
+  for (int c = 0; c < task.hidden; c += kLanes) store8(out + c, load8(out + c) * task.scale);
 }
 
 // Half-split rotation of one head in place: pairs (i, i + rope_dim/2).
@@ -131,6 +157,26 @@ inline void append_value(uint8_t* values, int slot, const float* x, int head_dim
   }
 }
 
+inline void norm_head(float* x, const float* weight, int head_dim, float eps) {
+  f32x8 even = splat(0), odd = splat(0);
+  for (int c = 0; c < head_dim; c += 16) {
+    even += load8(x + c) * load8(x + c);
+    odd += load8(x + c + kLanes) * load8(x + c + kLanes);
+  }
+  const float inv = inverse_rms(even, odd, head_dim, eps);
+  for (int c = 0; c < head_dim; c += kLanes) store8(x + c, (load8(x + c) * inv) * load8(weight + c));
+}
+
+// Head `head` of a row of qkv: with its bias, and normed when there is a norm.
+inline void load_head(const RopeTask& task, int row, int head, const float* norm, float* out) {
+  const int head_dim = task.kv.layout.head_dim, first = head * head_dim;
+  gather(task.qkv, row, first, head_dim, out);
+  if (task.bias) {
+    for (int c = 0; c < head_dim; c += kLanes) store8(out + c, load8(out + c) + load8(task.bias + first + c));
+  }
+  if (norm) norm_head(out, norm, head_dim, task.eps);
+}
+
 inline void rope_row(const RopeTask& task, int row, const Scratch& scratch) {
   const int head_dim = task.kv.layout.head_dim, kv_heads = task.kv.layout.kv_heads;
   const RowPlace place = task.places[row];
@@ -138,17 +184,17 @@ inline void rope_row(const RopeTask& task, int row, const Scratch& scratch) {
   const float* sin = task.sin + int64_t{place.position} * (task.rope_dim / 2);
   float* q = task.q + int64_t{row} * task.heads * head_dim;
   for (int h = 0; h < task.heads; ++h, q += head_dim) {
-    gather(task.qkv, row, h * head_dim, head_dim, q);
+    load_head(task, row, h, task.q_norm, q);
     rotate(q, task.rope_dim, cos, sin);
     for (int c = 0; c < head_dim; c += kLanes) store8(q + c, load8(q + c) * task.q_scale);
   }
   float* x = reinterpret_cast<float*>(scratch.data);
   const int slot = place.position % kBlockTokens;
   for (int h = 0; h < kv_heads; ++h) {
-    gather(task.qkv, row, (task.heads + h) * head_dim, head_dim, x);
+    load_head(task, row, task.heads + h, task.k_norm, x);
     rotate(x, task.rope_dim, cos, sin);
     append_key(task.kv.keys(place.block, h), slot, x, head_dim);
-    gather(task.qkv, row, (task.heads + kv_heads + h) * head_dim, head_dim, x);
+    load_head(task, row, task.heads + kv_heads + h, nullptr, x);
     append_value(task.kv.values(place.block, h), slot, x, head_dim);
   }
 }

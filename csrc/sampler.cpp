@@ -81,13 +81,20 @@ struct Workspace {
 
 // ---- passes over the vocabulary ----
 
+// GCC learned Clang's builtin in version 12.
+#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+#define TAILRACE_SHUFFLE(x, ...) __builtin_shufflevector(x, x, __VA_ARGS__)
+#else
+#define TAILRACE_SHUFFLE(x, ...) __builtin_shuffle(x, IntLanes{__VA_ARGS__})
+#endif
+
 // out := the largest of x's lanes (with Add: their sum).
 template <bool Add>
 TAILRACE_INLINE void across(const Lanes& all, float& out) {
   Lanes x = all;
-  const Lanes half = __builtin_shuffle(x, IntLanes{4, 5, 6, 7, 0, 1, 2, 3});
+  const Lanes half = TAILRACE_SHUFFLE(x, 4, 5, 6, 7, 0, 1, 2, 3);
   x = Add ? x + half : x > half ? x : half;
-  const Lanes quarter = __builtin_shuffle(x, IntLanes{2, 3, 0, 1, 2, 3, 0, 1});
+  const Lanes quarter = TAILRACE_SHUFFLE(x, 2, 3, 0, 1, 2, 3, 0, 1);
   x = Add ? x + quarter : x > quarter ? x : quarter;
   const float a = x[0], b = x[1];
   out = Add ? a + b : a > b ? a : b;

@@ -15,6 +15,10 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+constexpr double kLog2E = 1.4426950408889634;
+
+const float* or_null(const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); }
+
 FloatView blocked(float* data, int64_t rows, int width) { return {data, width, rows * width, width}; }
 FloatView row_major(float* data, int64_t stride) { return {data, kTileColumns, kTileColumns, stride}; }
 
@@ -48,7 +52,8 @@ size_t Model::Step::rows_bytes(int m) const {
 void Model::Step::reserve(const Batch& batch) {
   const size_t f = sizeof(float), m = batch.rows, r = batch.logits, hidden = spec_.hidden;
   const size_t heads = static_cast<size_t>(spec_.heads) * spec_.head_dim;
-  const size_t partials = std::max(plan_.all.partials, plan_.logits.partials);
+  int64_t partials = 0;
+  for (const WindowPlan& cut : plan_.windows) partials = std::max({partials, cut.all.partials, cut.logits.partials});
   space_.residual.reserve(m * hidden * f);
   space_.kept.reserve(r * hidden * f);
   space_.rows.reserve(rows_bytes(batch.rows));
@@ -92,7 +97,7 @@ class Model::Step::Member {
     qkv(last);
     if (batch_.logits > 0) {
       keep_logit_rows();
-      attention(parts_.layers[last], step_.plan_.logits, batch_.logits);
+      attention(last, step_.plan_.of(spec_.windows[last]).logits, batch_.logits);
       feed_forward(parts_.layers[last], batch_.logits);
       head();
     }
@@ -135,18 +140,20 @@ class Model::Step::Member {
     });
   }
 
-  void multiply(Part part, const OwnedLinear& w, FloatView out, int rows, bool silu = false) {
+  void multiply(Part part, const OwnedLinear& w, FloatView out, int rows, Activation gate = Activation::none) {
     rows_.m = rows;
-    const GemmTask task{&w.view, rows_, out, silu};
+    const GemmTask task{&w.view, rows_, out, gate};
     const int threads = step_.team_.threads();
-    phase(part, kernels_.gemm_tasks(w.view, rows, threads), [&](int i) { kernels_.gemm(task, i, threads, scratch_); });
+    phase(part, kernels_.gemm_tasks(task, threads), [&](int i) { kernels_.gemm(task, i, threads, scratch_); });
   }
 
-  NormTask norm_task(const std::vector<float>& weight, const OwnedLinear& consumer, FloatView delta) {
+  // `behind` is the norm of the sublayer that left the delta; empty when it has none.
+  NormTask norm_task(const std::vector<float>& weight, const OwnedLinear& consumer, FloatView delta, const std::vector<float>& behind) {
     NormTask task;
     task.residual = residual_;
     task.hidden = spec_.hidden;
     task.delta = delta;
+    task.delta_weight = or_null(behind);
     task.weight = weight.data();
     task.eps = spec_.norm_eps;
     task.consumer = &consumer.view;
@@ -158,7 +165,7 @@ class Model::Step::Member {
 
   void layer(int i) {
     qkv(i);
-    attention(parts_.layers[i], step_.plan_.all, batch_.rows);
+    attention(i, step_.plan_.of(spec_.windows[i]).all, batch_.rows);
     feed_forward(parts_.layers[i], batch_.rows);
   }
 
@@ -166,7 +173,8 @@ class Model::Step::Member {
   void qkv(int i) {
     const Layer& layer = parts_.layers[i];
     const int rows = batch_.rows;
-    const NormTask norm = norm_task(layer.attn_norm, layer.qkv, i == 0 ? FloatView{} : delta(rows));
+    const NormTask norm = i == 0 ? norm_task(layer.attn_norm, layer.qkv, {}, {})
+                                 : norm_task(layer.attn_norm, layer.qkv, delta(rows), parts_.layers[i - 1].ffn_out_norm);
     each_row(i == 0 ? Part::embed : Part::norm, rows, [&](int row) {
       if (i == 0) kernels_.embed_row(parts_.embedding, batch_.token_ids[row], residual_ + int64_t{row} * spec_.hidden);
       kernels_.norm_row(norm, row, scratch_);
@@ -174,26 +182,35 @@ class Model::Step::Member {
     const FloatView out = blocked(space_.qkv.as<float>(), rows, kTileColumns);
     multiply(Part::gemm, layer.qkv, out, rows);
     kv_.layer = i;
-    const RopeTask rope = rope_task(out);
+    const RopeTask rope = rope_task(i, out);
     each_row(Part::attention, rows, [&](int row) { kernels_.rope_row(rope, row, scratch_); });
   }
 
-  RopeTask rope_task(FloatView qkv) const {
+  RopeTask rope_task(int i, FloatView qkv) const {
+    const Layer& layer = parts_.layers[i];
+    const RopeTable& table = parts_.ropes[spec_.ropes[i]];
     RopeTask task;
     task.qkv = qkv;
     task.heads = spec_.heads;
-    task.rope_dim = parts_.rope_dim;
-    task.cos = parts_.cos.data();
-    task.sin = parts_.sin.data();
+    task.rope_dim = table.dim;
+    task.cos = table.cos.data();
+    task.sin = table.sin.data();
     task.places = step_.plan_.places.data();
     task.kv = kv_;
     task.q = space_.q.as<float>();
-    task.q_scale = static_cast<float>(1.4426950408889634 / __builtin_sqrt(static_cast<double>(spec_.head_dim)));
+    task.q_scale = static_cast<float>(spec_.attention_scale > 0 ? kLog2E * spec_.attention_scale
+                                                                : kLog2E / __builtin_sqrt(static_cast<double>(spec_.head_dim)));
+    task.bias = or_null(layer.qkv_bias);
+    task.q_norm = or_null(layer.q_norm);
+    task.k_norm = or_null(layer.k_norm);
+    task.eps = spec_.norm_eps;
     return task;
   }
 
-  void attention(const Layer& layer, const AttentionPlan& plan, int rows) {
-    phase(Part::attention, static_cast<int>(plan.tiles.size()), [&](int i) { tile(plan.tiles[i]); });
+  void attention(int i, const AttentionPlan& plan, int rows) {
+    const Layer& layer = parts_.layers[i];
+    window_ = spec_.windows[i];
+    phase(Part::attention, static_cast<int>(plan.tiles.size()), [&](int t) { tile(plan.tiles[t]); });
     const int width = spec_.heads * spec_.head_dim;
     const QuantTask quant{row_major(space_.attention.as<float>(), width), &layer.o.view, rows_};
     each_row(Part::attention, rows, [&](int row) {
@@ -214,6 +231,8 @@ class Model::Step::Member {
     task.kv_head = tile.kv_head;
     task.kv = kv_;
     task.block_table = batch_.block_tables + int64_t{tile.sequence} * batch_.table_width;
+    task.window = window_;
+    task.softcap = static_cast<float>(kLog2E * spec_.attention_softcap);
     return task;
   }
 
@@ -254,10 +273,10 @@ class Model::Step::Member {
   }
 
   void feed_forward(const Layer& layer, int rows) {
-    const NormTask norm = norm_task(layer.ffn_norm, layer.gate_up, delta(rows));
+    const NormTask norm = norm_task(layer.ffn_norm, layer.gate_up, delta(rows), layer.attn_out_norm);
     each_row(Part::norm, rows, [&](int row) { kernels_.norm_row(norm, row, scratch_); });
     const FloatView activated = blocked(space_.activated.as<float>(), rows, kTileColumns / 2);
-    multiply(Part::gemm, layer.gate_up, activated, rows, true);
+    multiply(Part::gemm, layer.gate_up, activated, rows, spec_.activation);
     const QuantTask quant{activated, &layer.down.view, rows_};
     each_row(Part::norm, rows, [&](int row) { kernels_.quantize_row(quant, row, scratch_); });
     multiply(Part::gemm, layer.down, delta(rows), rows);
@@ -274,10 +293,15 @@ class Model::Step::Member {
   }
 
   void head() {
-    NormTask norm = norm_task(parts_.final_norm, parts_.head, delta(batch_.logits));
+    NormTask norm = norm_task(parts_.final_norm, parts_.head, delta(batch_.logits), parts_.layers.back().ffn_out_norm);
     norm.normed = space_.hidden.as<float>();
     each_row(Part::norm, batch_.logits, [&](int row) { kernels_.norm_row(norm, row, scratch_); });
-    multiply(Part::head, parts_.head, row_major(space_.logits.as<float>(), step_.logits_.stride), batch_.logits);
+    const int stride = static_cast<int>(step_.logits_.stride);
+    float* logits = space_.logits.as<float>();
+    multiply(Part::head, parts_.head, row_major(logits, stride), batch_.logits);
+    if (spec_.logit_softcap > 0) {
+      each_row(Part::head, batch_.logits, [&](int row) { kernels_.softcap(logits + int64_t{row} * stride, stride, spec_.logit_softcap); });
+    }
   }
 
   Step& step_;
@@ -290,6 +314,7 @@ class Model::Step::Member {
   const bool lead_;
   QuantRows rows_;
   KvView kv_;
+  int window_ = 0;
   float* residual_ = space_.residual.as<float>();
   Partial total_, next_;
   Scratch scratch_;

@@ -31,22 +31,34 @@ class WeightStore {
   size_t used_ = 0;  // of the last chunk
 };
 
+// Empty: the layer has no such part.
 struct Layer {
-  std::vector<float> attn_norm, ffn_norm;
+  std::vector<float> attn_norm, ffn_norm;          // before the sublayers
+  std::vector<float> attn_out_norm, ffn_out_norm;  // behind them
+  std::vector<float> q_norm, k_norm;               // of each head
+  std::vector<float> qkv_bias;
   OwnedLinear qkv, o, gate_up, down;
+};
+
+struct RopeTable {
+  int dim = 0;
+  std::vector<float> cos, sin;  // [max_positions][dim / 2]
 };
 
 struct Model::Parts {
   EmbedTask embedding;
-  std::vector<float> cos, sin, final_norm;
-  int rope_dim = 0;
+  std::vector<float> final_norm;
+  std::vector<RopeTable> ropes;
   std::vector<Layer> layers;
   OwnedLinear head;
   WeightStore store;
 
-  std::vector<float>& norm(const std::string& name);   // throws naming an unknown part
+  std::vector<float>& norm(const std::string& name);  // these throw naming an unknown part
+  std::vector<float>& bias(const std::string& name);
   OwnedLinear& linear(const std::string& name);
-  std::string missing() const;                         // names of unset parts, separated by ", "
+  static bool is_head_norm(const std::string& name);
+  std::string missing(const Spec& spec) const;        // names of unset parts, separated by ", "
+
  private:
   Layer& layer_of(const std::string& name);
 };

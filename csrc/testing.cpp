@@ -81,7 +81,7 @@ nb::tuple quantize(const std::string& variant, const std::string& fmt, const Any
 }
 
 nb::tuple norm(const std::string& variant, const std::string& fmt, const AnyArray& residual, const std::optional<AnyArray>& delta,
-               const AnyArray& weight, float eps, const AnyArray& wide) {
+               const AnyArray& weight, float eps, const AnyArray& wide, const std::optional<AnyArray>& delta_weight) {
   const Kernels& kernels = find_variant(variant);
   const int m = axis_size(residual, "residual", 0), k = axis_size(residual, "residual", 1);
   const OwnedLinear w = consumer_of(fmt, 32, k, nullptr, std::nullopt, wide);
@@ -93,6 +93,7 @@ nb::tuple norm(const std::string& variant, const std::string& fmt, const AnyArra
   NormTask task;
   task.residual = sum.data, task.hidden = k, task.weight = array_data<float>(weight, "weight", {k}), task.eps = eps;
   if (delta) task.delta = row_major(array_data<float>(*delta, "delta", {m, k}), k);
+  if (delta_weight) task.delta_weight = array_data<float>(*delta_weight, "delta_weight", {k});
   task.consumer = &w.view, task.out = rows.view, task.normed = normed.data;
   for (int r = 0; r < m; ++r) kernels.norm_row(task, r, work.scratch);
   return nb::make_tuple(sum.object, normed.object, read_rows(kernels, w.view, rows.view));
@@ -105,9 +106,14 @@ double clock_of(int threads) {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Quantizes x, multiplies `repeats` times, returns y [M, N] (with silu: [M, N/2]) and the best time of one product in seconds.
+Activation gate_of(const std::string& name) {
+  return name == "silu" ? Activation::silu : name == "gelu" ? Activation::gelu : Activation::none;
+}
+
+// Quantizes x, multiplies `repeats` times, returns y [M, N] (with a gate, "silu" or "gelu": [M, N/2]) and the best time of one
+// product in seconds.
 nb::tuple gemm(const std::string& variant, const std::string& fmt, const AnyArray& packed, int n, const std::optional<AnyArray>& scale,
-               const AnyArray& wide, const AnyArray& x, bool silu, Team& team, int repeats) {
+               const AnyArray& wide, const AnyArray& x, const std::string& gate, Team& team, int repeats) {
   const Kernels& kernels = find_variant(variant);
   const int m = axis_size(x, "x", 0), k = axis_size(x, "x", 1), count = axis_size(wide, "wide", 0);
   const size_t bytes = kernels.packed_bytes(parse(fmt), n, k, count);
@@ -119,15 +125,17 @@ nb::tuple gemm(const std::string& variant, const std::string& fmt, const AnyArra
   for (int i = 0; i < team.threads(); ++i) works.emplace_back(kernels, k, 32, 1);
   const QuantTask quant{row_major(array_data<float>(x, "x", {m, k}), k), &w.view, rows.view};
   for (int r = 0; r < m; ++r) kernels.quantize_row(quant, r, work.scratch);
-  const int width = silu ? kTileColumns / 2 : kTileColumns, columns = silu ? n / 2 : n;
+  const Activation activation = gate_of(gate);
+  const bool gated = activation != Activation::none;
+  const int width = gated ? kTileColumns / 2 : kTileColumns, columns = gated ? n / 2 : n;
   Memory out(sizeof(float) * m * w.view.n_pad);
-  const GemmTask task{&w.view, rows.view, {out.as<float>(), width, int64_t{m} * width, width}, silu};
+  const GemmTask task{&w.view, rows.view, {out.as<float>(), width, int64_t{m} * width, width}, activation};
   double best = 1e30;
   for (int i = 0; i < repeats; ++i) {
     const double start = clock_of(team.threads());
     team.run([&](Team::Member& member) {
       if (kernels.enter) kernels.enter();
-      member.each(kernels.gemm_tasks(w.view, m, team.threads()),
+      member.each(kernels.gemm_tasks(task, team.threads()),
                   [&](int t) { kernels.gemm(task, t, team.threads(), works[member.index()].scratch); });
       if (kernels.leave) kernels.leave();
     });
@@ -140,10 +148,11 @@ nb::tuple gemm(const std::string& variant, const std::string& fmt, const AnyArra
   return nb::make_tuple(y.object, best);
 }
 
-nb::object embed(const std::string& variant, const AnyArray& rows, const std::string& fmt, int hidden, const AnyArray& tokens) {
+nb::object embed(const std::string& variant, const AnyArray& rows, const std::string& fmt, int hidden, const AnyArray& tokens,
+                 float scale) {
   const Kernels& kernels = find_variant(variant);
   EmbedTask task;
-  task.hidden = hidden;
+  task.hidden = hidden, task.scale = scale;
   task.rows = static_cast<const uint8_t*>(rows.data());
   task.row_bytes = fmt == "f32" ? 4 * hidden : fmt == "q8_0" ? hidden / 32 * 34 : 2 * hidden;
   task.format = fmt == "f32"    ? EmbeddingFormat::f32
@@ -154,6 +163,15 @@ nb::object embed(const std::string& variant, const AnyArray& rows, const std::st
   const int32_t* ids = array_data<int32_t>(tokens, "tokens", {m});
   NewArray<float> out({static_cast<size_t>(m), static_cast<size_t>(hidden)});
   for (int r = 0; r < m; ++r) kernels.embed_row(task, ids[r], out.data + int64_t{r} * hidden);
+  return out.object;
+}
+
+nb::object softcap(const std::string& variant, const AnyArray& x, float cap) {
+  const int count = axis_size(x, "x", 0);
+  check(count % 8 == 0, "x must have a multiple of 8 values");
+  NewArray<float> out({static_cast<size_t>(count)});
+  std::memcpy(out.data, array_data<float>(x, "x", {count}), sizeof(float) * count);
+  find_variant(variant).softcap(out.data, count, cap);
   return out.object;
 }
 
@@ -192,7 +210,8 @@ void each_cell(const KvView& kv, const int32_t* table, int tokens, Cell cell, F&
 
 // qkv rows at the given positions -> q [M, heads * head_dim], keys and values [tokens, kv_heads, head_dim] as bf16 bits.
 nb::tuple rope_append(const std::string& variant, const AnyArray& qkv, const AnyArray& positions, const AnyArray& cos,
-                      const AnyArray& sin, int heads, int kv_heads, int head_dim, float q_scale) {
+                      const AnyArray& sin, int heads, int kv_heads, int head_dim, float q_scale, const std::optional<AnyArray>& bias,
+                      const std::optional<AnyArray>& q_norm, const std::optional<AnyArray>& k_norm, float eps) {
   const Kernels& kernels = find_variant(variant);
   const int m = axis_size(positions, "positions", 0), width = (heads + 2 * kv_heads) * head_dim;
   const int32_t* at = array_data<int32_t>(positions, "positions", {m});
@@ -210,6 +229,10 @@ nb::tuple rope_append(const std::string& variant, const AnyArray& qkv, const Any
   task.cos = array_data<float>(cos, "cos", {kAnySize, kAnySize});
   task.sin = array_data<float>(sin, "sin", {kAnySize, kAnySize});
   task.places = places.data(), task.kv = cache.view, task.q = q.data, task.q_scale = q_scale;
+  if (bias) task.bias = array_data<float>(*bias, "bias", {width});
+  if (q_norm) task.q_norm = array_data<float>(*q_norm, "q_norm", {head_dim});
+  if (k_norm) task.k_norm = array_data<float>(*k_norm, "k_norm", {head_dim});
+  task.eps = eps;
   for (int r = 0; r < m; ++r) kernels.rope_row(task, r, work.scratch);
   const std::initializer_list<size_t> shape = {static_cast<size_t>(tokens), static_cast<size_t>(kv_heads), static_cast<size_t>(head_dim)};
   NewArray<bf16> keys(shape), values(shape);
@@ -227,7 +250,7 @@ struct Partials {
 // q [M, heads, head_dim] (scaled) over keys and values [tokens, kv_heads, head_dim] bf16 bits, tiles of `tile_positions`.
 // Returns out [M, heads, head_dim] and the best time of `repeats` runs in seconds.
 nb::tuple attention(const std::string& variant, const AnyArray& q, const AnyArray& keys, const AnyArray& values, const AnyArray& table,
-                    int first_position, int tile_positions, int repeats) {
+                    int first_position, int tile_positions, int repeats, int window, float softcap) {
   const Kernels& kernels = find_variant(variant);
   const int m = axis_size(q, "q", 0), heads = axis_size(q, "q", 1), head_dim = axis_size(q, "q", 2);
   const int tokens = axis_size(keys, "keys", 0), kv_heads = axis_size(keys, "keys", 1), group = heads / kv_heads;
@@ -249,6 +272,7 @@ nb::tuple attention(const std::string& variant, const AnyArray& q, const AnyArra
     task.q = queries + first * task.q_stride + int64_t{head} * group * head_dim;
     task.positions = std::min(tile_positions, m - first), task.group = group;
     task.first_position = first_position + first, task.kv_head = head, task.kv = cache.view, task.block_table = ids;
+    task.window = window, task.softcap = softcap;
     const int rows = task.positions * group, segments = static_cast<int>(ceil_div(task.first_position + task.positions, kSegmentTokens));
     for (int s = 0; s < segments; ++s) {
       kernels.attention_segment(task, s, s ? next.view() : total.view(), work.scratch);
@@ -342,14 +366,18 @@ double read_bandwidth(Team& team, int64_t bytes, int repeats) {
 void bind_testing(nb::module_& m) {
   m.def("quantize", &quantize, nb::arg("variant"), nb::arg("fmt"), nb::arg("x"), nb::arg("wide"));
   m.def("norm", &norm, nb::arg("variant"), nb::arg("fmt"), nb::arg("residual"), nb::arg("delta").none(), nb::arg("weight"),
-        nb::arg("eps"), nb::arg("wide"));
+        nb::arg("eps"), nb::arg("wide"), nb::arg("delta_weight").none() = nb::none());
   m.def("gemm", &gemm, nb::arg("variant"), nb::arg("fmt"), nb::arg("packed"), nb::arg("n"), nb::arg("scale").none(), nb::arg("wide"),
-        nb::arg("x"), nb::arg("silu"), nb::arg("team"), nb::arg("repeats") = 1);
-  m.def("embed", &embed, nb::arg("variant"), nb::arg("rows"), nb::arg("fmt"), nb::arg("hidden"), nb::arg("tokens"));
+        nb::arg("x"), nb::arg("gate"), nb::arg("team"), nb::arg("repeats") = 1);
+  m.def("embed", &embed, nb::arg("variant"), nb::arg("rows"), nb::arg("fmt"), nb::arg("hidden"), nb::arg("tokens"),
+        nb::arg("scale") = 1.0f);
   m.def("rope_append", &rope_append, nb::arg("variant"), nb::arg("qkv"), nb::arg("positions"), nb::arg("cos"), nb::arg("sin"),
-        nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("q_scale"));
+        nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("q_scale"), nb::arg("bias").none() = nb::none(),
+        nb::arg("q_norm").none() = nb::none(), nb::arg("k_norm").none() = nb::none(), nb::arg("eps") = 1e-6f);
   m.def("attention", &attention, nb::arg("variant"), nb::arg("q"), nb::arg("keys"), nb::arg("values"), nb::arg("table"),
-        nb::arg("first_position"), nb::arg("tile_positions"), nb::arg("repeats") = 1);
+        nb::arg("first_position"), nb::arg("tile_positions"), nb::arg("repeats") = 1, nb::arg("window") = 0,
+        nb::arg("softcap") = 0.0f);
+  m.def("softcap", &softcap, nb::arg("variant"), nb::arg("x"), nb::arg("cap"));
   m.def("phase_seconds", &phase_seconds, nb::arg("team"), nb::arg("runs"), nb::call_guard<nb::gil_scoped_release>());
   m.def("team_sum", &team_sum, nb::arg("team"), nb::arg("tasks"), nb::arg("phases"), nb::call_guard<nb::gil_scoped_release>());
   m.def("madd_peak", [](double seconds) { return peak(seconds, madd_rounds, 32); }, nb::arg("seconds"),

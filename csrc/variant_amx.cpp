@@ -240,7 +240,9 @@ inline int panels_per_task(const Linear& w, int m, int threads) {
   return m > kBlockRows || share < 1 ? 1 : smaller(share, 8);
 }
 
-inline int gemm_tasks(const Linear& w, int m, int threads) {
+inline int gemm_tasks(const GemmTask& task, int threads) {
+  const Linear& w = *task.w;
+  const int m = task.x.m;
   const int64_t groups = ceil_div(w.n_pad / kTileColumns, panels_per_task(w, m, threads));
   return static_cast<int>(groups * ceil_div(m, rows_per_task(w, m)));
 }
@@ -298,10 +300,11 @@ class Epilogue {
   void finish_row(int row) const {
     const float step = Ops::kFloat ? 1.0f : task_.x.step[first_ + row];
     float* out = task_.out.data + column_ / kTileColumns * task_.out.block_stride + (first_ + row) * task_.out.row_stride;
-    const int width = task_.silu ? kHalf : kTileColumns;
+    const bool gated = task_.gate != Activation::none;
+    const int width = gated ? kHalf : kTileColumns;
     for (int c = 0; c < width; c += kLanes) {
       f32x8 y = value(row * kTileColumns + c, c, step);
-      if (task_.silu) y = silu8(y) * value(row * kTileColumns + c + kHalf, c + kHalf, step);
+      if (gated) y = gated8(task_.gate, y, value(row * kTileColumns + c + kHalf, c + kHalf, step));
       store8(out + c, y);
     }
   }
@@ -412,6 +415,7 @@ constexpr Kernels make_table(const char* name) {
   t.attention_segment = attention_segment;
   t.attention_merge = attention_merge;
   t.attention_finish = attention_finish;
+  t.softcap = softcap;
   return t;
 }
 

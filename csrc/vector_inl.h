@@ -71,6 +71,19 @@ inline float exp2_1(float x) { return exp2_8(splat(x))[0]; }
 // x / (1 + e^-x)
 inline f32x8 silu8(f32x8 x) { return x / (1.0f + exp2_8(x * -1.44269504f)); }
 
+// x (1 + tanh u) / 2 = x / (1 + e^-2u) with u = sqrt(2/pi) (x + 0.044715 x^3)
+inline f32x8 gelu8(f32x8 x) { return x / (1.0f + exp2_8(x * (x * x * -0.102943240f + -2.30220818f))); }
+
+inline f32x8 gated8(Activation activation, f32x8 gate, f32x8 up) {
+  return (activation == Activation::silu ? silu8(gate) : gelu8(gate)) * up;
+}
+
+// cap * tanh(x / cap), with tanh y = 1 - 2 / (1 + e^2y); absolute error below cap * 3e-7.
+inline void softcap(float* x, int count, float cap) {
+  const float inv = 2.88539008f / cap;
+  for (int i = 0; i < count; i += kLanes) store8(x + i, (1.0f - 2.0f / (1.0f + exp2_8(load8(x + i) * inv))) * cap);
+}
+
 inline bf16 to_bf16(float x) {
   uint32_t u;
   __builtin_memcpy(&u, &x, 4);

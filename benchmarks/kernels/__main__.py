@@ -91,7 +91,7 @@ def gemm_case(name: str, variant: str, team: _native.Team, w: Matrix, x: Any) ->
     repeats = max(2, 256 // len(x)) if w.n < 10000 else 3
 
     def run() -> float:
-        return float(testing.gemm(variant, w.fmt, w.packed, w.n, w.scale, w.wide, x, False, team, repeats)[1])
+        return float(testing.gemm(variant, w.fmt, w.packed, w.n, w.scale, w.wide, x, "", team, repeats)[1])
 
     return Case(name, 2.0 * x.size * w.n, w.packed.nbytes, run)
 

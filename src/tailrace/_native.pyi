@@ -3,7 +3,7 @@
 Arrays are C-contiguous; a wrong dtype or shape raises ValueError naming the argument.
 """
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,14 @@ class ModelSpec(TypedDict):
     vocab: int
     norm_eps: float
     max_positions: int
+    # How the decoder departs from the plain one.
+    activation: NotRequired[str]  # of the gated feed-forward: "silu" or "gelu" (tanh form)
+    embedding_scale: NotRequired[float]
+    attention_scale: NotRequired[float]  # 0: 1 / sqrt(head_dim)
+    attention_softcap: NotRequired[float]  # scores become cap * tanh(score / cap); 0: they do not
+    logit_softcap: NotRequired[float]
+    windows: NotRequired[list[int]]  # by layer: keys a query sees, itself included; 0: all
+    ropes: NotRequired[list[int]]  # by layer: the rope table it uses
 
 class Team:
     """A persistent thread team; the caller of a native call is its member 0."""
@@ -54,10 +62,13 @@ class Model:
     def __init__(self, variant: str, spec: ModelSpec, team: Team) -> None: ...
     def set_embedding(self, rows: npt.NDArray[np.generic], fmt: str) -> None:
         """Embedding rows: fmt "f32" [V, H] float32, "f16" or "bf16" [V, H] uint16, "q8_0" [V, bytes] as in GGUF."""
-    def set_rope(self, cos: F32, sin: F32) -> None:
-        """[max_positions, rope_dim/2]; half-split pairs (i, i + rope_dim/2)."""
+    def set_rope(self, cos: F32, sin: F32, table: int = 0) -> None:
+        """[max_positions, rope_dim/2]; half-split pairs (i, i + rope_dim/2). `table` is 0 to 7."""
     def set_norm(self, name: str, weight: F32) -> None:
-        """ "attn.{layer}", "ffn.{layer}", "final"."""
+        """ "attn.{layer}", "ffn.{layer}", "final"; optional: "attn_out.{layer}", "ffn_out.{layer}" (behind a sublayer,
+        before the residual sum) and, [head_dim], "q.{layer}", "k.{layer}" (of each head, before rope)."""
+    def set_bias(self, name: str, bias: F32) -> None:
+        """ "qkv.{layer}", rows in the order of the linear layer; optional."""
     def set_linear(self, name: str, fmt: str, n: int, k: int, packed: U8, scale: F32 | None, wide: I32 | None) -> None:
         """ "qkv.{layer}", "o.{layer}", "gate_up.{layer}", "down.{layer}", "head". fmt "int8", "nib4" or "bf16".
 

@@ -67,15 +67,15 @@ def multiply(
     scale: F32 | None,
     wide: I32,
     x: F32,
-    silu: bool = False,
+    gate: str = "",
     team: "_native.Team" = TEAM,
 ) -> F32:
-    y: F32 = _native.testing.gemm(variant, fmt, packed, n, scale, wide, x, silu, team)[0]
+    y: F32 = _native.testing.gemm(variant, fmt, packed, n, scale, wide, x, gate, team)[0]
     return y
 
 
-def int8_product(variant: str, w: np.ndarray, scale: F32, wide: I32, x: F32, silu: bool = False) -> F32:
-    return multiply(variant, "int8", _native.pack_int8(variant, w, wide), len(w), scale, wide, x, silu)
+def int8_product(variant: str, w: np.ndarray, scale: F32, wide: I32, x: F32, gate: str = "") -> F32:
+    return multiply(variant, "int8", _native.pack_int8(variant, w, wide), len(w), scale, wide, x, gate)
 
 
 SHAPES = [(32, 32, 0), (40, 64, 64), (70, 96, 64), (64, 576, 64), (33, 1536, 128), (96, 640, 192), (1100, 64, 64)]
@@ -122,18 +122,18 @@ def test_int8_products_are_exact(n: int, k: int, count: int, m: int) -> None:
 
 
 @pytest.mark.parametrize("other", [v for v in _native.test_variants() if v != AMX])
-@pytest.mark.parametrize("silu", [False, True])
+@pytest.mark.parametrize("gate", ["", "silu", "gelu"])
 @pytest.mark.parametrize(("n", "k", "count"), [(64, 96, 64), (128, 576, 64), (64, 1536, 128)])
-def test_every_variant_gives_the_same_bits(other: str, silu: bool, n: int, k: int, count: int) -> None:
+def test_every_variant_gives_the_same_bits(other: str, gate: str, n: int, k: int, count: int) -> None:
     wide = wide_channels(k, count)
     w, scale = int8_layer(n, k)
     x = activations(40, k, wide)
     q, a, b, w4 = nib4_layer(n, k)
     np.testing.assert_array_equal(
-        int8_product(AMX, w, scale, wide, x, silu), int8_product(other, w, scale, wide, x, silu)
+        int8_product(AMX, w, scale, wide, x, gate), int8_product(other, w, scale, wide, x, gate)
     )
-    ours = multiply(AMX, "nib4", _native.pack_nib4(AMX, q, a, b, wide), n, scale, wide, x, silu)
-    np.testing.assert_array_equal(ours, int8_product(other, w4, scale, wide, x, silu))
+    ours = multiply(AMX, "nib4", _native.pack_nib4(AMX, q, a, b, wide), n, scale, wide, x, gate)
+    np.testing.assert_array_equal(ours, int8_product(other, w4, scale, wide, x, gate))
 
 
 def test_the_largest_sums_are_exact() -> None:
@@ -148,8 +148,8 @@ def test_the_largest_sums_are_exact() -> None:
 
 
 @pytest.mark.parametrize("fmt", ["int8", "bf16"])
-@pytest.mark.parametrize("silu", [False, True])
-def test_a_row_does_not_depend_on_its_neighbours(fmt: str, silu: bool) -> None:
+@pytest.mark.parametrize("gate", ["", "silu", "gelu"])
+def test_a_row_does_not_depend_on_its_neighbours(fmt: str, gate: str) -> None:
     """Alone, in any batch, at any place, with any thread count: the same bits."""
     n, k = 96, 160
     wide = wide_channels(k, 64) if fmt == "int8" else NO_WIDE
@@ -159,11 +159,11 @@ def test_a_row_does_not_depend_on_its_neighbours(fmt: str, silu: bool) -> None:
     else:
         args = (_native.pack_bf16(AMX, bf16_bits(w / np.float32(99))), n, None, wide)
     x = activations(1100, k, wide)
-    alone = np.concatenate([multiply(AMX, fmt, *args, x[i : i + 1], silu) for i in range(0, 1100, 37)])
+    alone = np.concatenate([multiply(AMX, fmt, *args, x[i : i + 1], gate) for i in range(0, 1100, 37)])
     for m in (1100, 641, 64, 48, 32, 31, 17, 16, 15, 2):
-        y = multiply(AMX, fmt, *args, x[:m], silu, _native.Team(1 + m % 2))
+        y = multiply(AMX, fmt, *args, x[:m], gate, _native.Team(1 + m % 2))
         np.testing.assert_array_equal(y[::37], alone[: len(range(0, m, 37))])
-    np.testing.assert_array_equal(multiply(AMX, fmt, *args, x[::-1].copy(), silu)[::-1][::37], alone)
+    np.testing.assert_array_equal(multiply(AMX, fmt, *args, x[::-1].copy(), gate)[::-1][::37], alone)
 
 
 # ---- bf16 ----

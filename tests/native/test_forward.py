@@ -27,6 +27,24 @@ DIMS = {
     "odd": ODD,
     "mha": Dims(layers=3, hidden=128, heads=2, kv_heads=2, head_dim=64, ffn=192, vocab=300),
 }
+# How decoders depart from the plain one, alone and together. Windows end inside blocks, at edges and past segments.
+DEPARTURES = {
+    "bias": Dims(bias=True),
+    "head norms": Dims(head_norms=True),
+    "out norms": Dims(out_norms=True, embedding_scale=8.0),
+    "gelu": Dims(activation="gelu"),
+    "softcaps": Dims(attention_softcap=2.0, logit_softcap=3.0, attention_scale=0.4),
+    "windows": Dims(layers=3, windows=(64, 0, 70)),
+    "last window": Dims(windows=(0, 5)),
+    "one key": Dims(windows=(1, 0)),
+    "wide window": Dims(windows=(300, 257)),
+    "two ropes": Dims(ropes=(1, 0)),
+    "all": Dims(
+        layers=3, hidden=128, heads=4, kv_heads=2, head_dim=96, activation="gelu", embedding_scale=11.3,
+        attention_scale=0.12, attention_softcap=20.0, logit_softcap=5.0, windows=(100, 0, 33), ropes=(1, 0, 1),
+        bias=True, head_norms=True, out_norms=True,
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(params=VARIANTS)
@@ -52,6 +70,47 @@ def test_logits_follow_the_numpy_model(variant: str, name: str, fmt: str) -> Non
     logits = run_chunked(native_model(variant, weights), tokens, 90)
     # The rest is rounding of K and V to bf16, which flips some quantized activations.
     assert similar(logits, numpy_logits(weights, tokens)) < 0.03
+
+
+@pytest.mark.parametrize("name", DEPARTURES)
+def test_departures_follow_the_numpy_model(variant: str, name: str) -> None:
+    dims = DEPARTURES[name]
+    weights = random_weights(dims, "bf16", seed=1)
+    tokens = tokens_of(dims, 340)
+    logits = run_chunked(native_model(variant, weights), tokens, 340)
+    assert similar(logits, numpy_logits(weights, tokens)) < 0.02
+    assert similar(run_chunked(native_model(variant, random_weights(dims)), tokens, 99), logits) > 0.1  # not a constant
+
+
+@pytest.mark.parametrize("name", DEPARTURES)
+def test_departures_give_the_same_bits_however_the_work_is_cut(variant: str, name: str) -> None:
+    dims = DEPARTURES[name]
+    weights = random_weights(dims)
+    model = native_model(variant, weights)
+    tokens = tokens_of(dims, 340)
+    whole = run_chunked(model, tokens, 340)
+    for chunk in (64, 77):
+        np.testing.assert_array_equal(run_chunked(model, tokens, chunk), whole)
+    np.testing.assert_array_equal(run_chunked(native_model(variant, weights, threads=3), tokens, 100), whole)
+    np.testing.assert_array_equal(run_chunked(model, tokens, 64, [4, 0, 5, 3, 1, 2]), whole)
+    kv = _native.KvCache(model, 6)
+    session = Session(model, kv, [2, 5, 1, 0, 4, 3])
+    session.feed(tokens[:254])
+    alone = np.concatenate([session.feed([token]) for token in tokens[254:324]])
+    np.testing.assert_array_equal(alone, whole[254:324])
+
+
+def test_keys_outside_the_window_do_not_matter(variant: str) -> None:
+    """Two layers of a window of w see 2w - 1 keys at most: older tokens may be others."""
+    dims = Dims(windows=(40, 100))
+    model = native_model(variant, random_weights(dims))
+    old, new = tokens_of(dims, 600, seed=1), tokens_of(dims, 600, seed=2)
+    tail = tokens_of(dims, 200, seed=3)
+    one, other = (run_chunked(model, prefix + tail, 160)[-62:] for prefix in (old, new))
+    np.testing.assert_array_equal(one, other)
+    full = native_model(variant, random_weights(Dims()))
+    one, other = (run_chunked(full, prefix + tail, 160)[-62:] for prefix in (old, new))
+    assert not np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("fmt", ["int8", "bf16"])
@@ -237,6 +296,12 @@ def test_an_unfinished_model_says_what_is_missing() -> None:
     assert model.logits().shape == (0, 77)
 
 
+def test_a_rope_table_that_a_layer_needs_is_missed() -> None:
+    weights = random_weights(Dims(ropes=(0, 2)))
+    with pytest.raises(ValueError, match="missing: rope table 2"):
+        native_model("portable", weights)
+
+
 def bad_setters(model: _native.Model, w: Weights) -> list[tuple[Any, str]]:
     packed = _native.pack_int8("portable", w.w8["head"], w.wide["head"])
     scale = w.scale["head"]
@@ -260,6 +325,10 @@ def bad_setters(model: _native.Model, w: Weights) -> list[tuple[Any, str]]:
         (lambda: model.set_norm("final", w.norms["final"][:-1]), "must have 64 values"),
         (lambda: model.set_rope(w.cos[:-1], w.sin[:-1]), "cos must have shape"),
         (lambda: model.set_rope(w.cos, w.sin[:, :-1]), "sin must have shape"),
+        (lambda: model.set_rope(w.cos, w.sin, 8), "table must be between 0 and 7"),
+        (lambda: model.set_norm("q.0", w.norms["final"]), "must have 32 values"),
+        (lambda: model.set_bias("qkv.0", w.norms["final"]), "must have 160 values"),
+        (lambda: model.set_bias("o.0", w.norms["final"]), "takes a bias: qkv"),
         (lambda: model.set_embedding(w.embedding, "q8_0"), "rows must have shape"),
         (lambda: model.set_embedding(w.embedding, "f8"), "fmt must be"),
     ]
@@ -275,9 +344,13 @@ def test_bad_parts_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("hidden", 65), ("head_dim", 48), ("heads", 0), ("kv_heads", 2), ("vocab", 0), ("layers", -1), ("ffn", 100)],
-)
-def test_bad_specs_are_refused(key: str, value: int) -> None:
+    [
+        ("hidden", 65), ("head_dim", 48), ("heads", 0), ("kv_heads", 2), ("vocab", 0), ("layers", -1), ("ffn", 100),
+        ("windows", [1]), ("windows", [0, -1]), ("ropes", [0, 8]), ("ropes", [0]), ("activation", "relu"),
+        ("attention_softcap", -1.0), ("logit_softcap", -1.0), ("embedding_scale", 0.0), ("windows", 5),
+    ],
+)  # fmt: skip
+def test_bad_specs_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ValueError, match=key):
         _native.Model("portable", {**Dims().spec(), key: value}, _native.Team(1))
 

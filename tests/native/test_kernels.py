@@ -109,7 +109,7 @@ def test_integer_gemm_is_exact(variant: str, fmt: str, m: int, n: int, k: int, c
         packed = _native.pack_int8(variant, w8, wide)
     scale = rng.uniform(1e-4, 1e-2, n).astype(F)
     x = spread_rows(rng, m, k, wide)
-    y, _ = testing.gemm(variant, fmt, packed, n, scale, wide, x, False, _native.Team(1))
+    y, _ = testing.gemm(variant, fmt, packed, n, scale, wide, x, "", _native.Team(1))
     np.testing.assert_array_equal(y, integer_product(x, w8, scale, wide))
 
 
@@ -119,7 +119,7 @@ def test_largest_sums_stay_exact(variant: str) -> None:
     x = np.full((2, k), 127.0, F)
     x[:, :256] = 32512.0
     y, _ = testing.gemm(
-        variant, "int8", _native.pack_int8(variant, w8, wide), 32, np.ones(32, F), wide, x, False, _native.Team(1)
+        variant, "int8", _native.pack_int8(variant, w8, wide), 32, np.ones(32, F), wide, x, "", _native.Team(1)
     )
     np.testing.assert_array_equal(y, np.full((2, 32), F(127 * (256 * 32512 + 768 * 127))))
 
@@ -135,7 +135,7 @@ def test_gemm_rows_do_not_depend_on_their_batch(variant: str, fmt: str) -> None:
     x = rng.normal(size=(259, k)).astype(F)
 
     def product(rows: Any, threads: int = 1) -> Any:
-        return testing.gemm(variant, fmt, packed, n, scale, wide, rows, False, _native.Team(threads))[0]
+        return testing.gemm(variant, fmt, packed, n, scale, wide, rows, "", _native.Team(threads))[0]
 
     whole = product(x, 2)
     for m in (1, 2, 5, 6, 7, 12, 13, 33, 100):
@@ -146,9 +146,63 @@ def test_gemm_rows_do_not_depend_on_their_batch(variant: str, fmt: str) -> None:
 def test_bf16_gemm_is_close_to_float64(variant: str, m: int, k: int) -> None:
     rng = np.random.default_rng(k)
     w, x = to_bf16(rng.normal(size=(48, k))), rng.normal(size=(m, k)).astype(F)
-    y, _ = testing.gemm(variant, "bf16", _native.pack_bf16(variant, w), 48, None, i32([]), x, False, _native.Team(1))
+    y, _ = testing.gemm(variant, "bf16", _native.pack_bf16(variant, w), 48, None, i32([]), x, "", _native.Team(1))
     exact = from_bf16(to_bf16(x)).astype(np.float64) @ from_bf16(w).T.astype(np.float64)
     np.testing.assert_allclose(y, exact, atol=2e-6 * k, rtol=0)
+
+
+@pytest.mark.parametrize("m", [1, 5, 40])
+def test_a_team_that_outnumbers_the_tiles_gets_the_same_bits(variant: str, m: int) -> None:
+    rng = np.random.default_rng(m)
+    n, k, wide = 80, 160, wide_channels(rng, 160, 64)
+    w8, scale = rng.integers(-127, 128, (n, k), dtype=np.int8), rng.uniform(1e-3, 1e-2, n).astype(F)
+    x = rng.normal(size=(m, k)).astype(F)
+    packed, halves = _native.pack_int8(variant, w8, wide), _native.pack_bf16(variant, to_bf16(rng.normal(size=(n, k))))
+    sums = testing.gemm(variant, "bf16", halves, n, None, i32([]), x, "", _native.Team(1))[0]
+    for threads in (1, 2, 9):
+        team = _native.Team(threads)
+        y, _ = testing.gemm(variant, "int8", packed, n, scale, wide, x, "", team)
+        np.testing.assert_array_equal(y, integer_product(x, w8, scale, wide))
+        np.testing.assert_array_equal(testing.gemm(variant, "bf16", halves, n, None, i32([]), x, "", team)[0], sums)
+
+
+@pytest.mark.parametrize("m", [1, 8, 50])
+def test_gelu_is_the_tanh_form(variant: str, m: int) -> None:
+    rng = np.random.default_rng(m)
+    n, k, wide = 128, 96, i32([])
+    w8, scale = rng.integers(-127, 128, (n, k), dtype=np.int8), rng.uniform(1e-3, 1e-2, n).astype(F)
+    x = rng.normal(size=(m, k)).astype(F)
+    y, _ = testing.gemm(
+        variant, "int8", _native.pack_int8(variant, w8, wide), n, scale, wide, x, "gelu", _native.Team(1)
+    )
+    pairs = integer_product(x, w8, scale, wide).astype(np.float64).reshape(m, -1, 2, 16)
+    gate, up = pairs[:, :, 0].reshape(m, -1), pairs[:, :, 1].reshape(m, -1)
+    gelu = gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+    np.testing.assert_allclose(y, gelu * up, rtol=3e-6, atol=1e-6)
+
+
+def test_softcap_is_cap_times_tanh(variant: str) -> None:
+    x = np.linspace(-400, 400, 8000).astype(F)
+    x[:4] = [-3e38, 3e38, 0, -0.0]
+    for cap in (2.0, 30.0, 72.1):
+        capped = testing.softcap(variant, x, cap)
+        np.testing.assert_allclose(capped, cap * np.tanh(x.astype(np.float64) / cap), atol=3e-7 * cap, rtol=0)
+
+
+def test_a_delta_with_a_norm_is_normed_before_it_is_added(variant: str) -> None:
+    rng = np.random.default_rng(3)
+    residual, delta = rng.normal(size=(2, 5, 192)).astype(F)
+    weight, behind = rng.uniform(0.5, 2, (2, 192)).astype(F)
+    total, normed, _ = testing.norm(variant, "int8", residual, delta, weight, 1e-5, i32([]), behind)
+    exact = residual + delta / np.sqrt((delta.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-5) * behind
+    np.testing.assert_allclose(total, exact, rtol=2e-6, atol=1e-6)
+    exact = total / np.sqrt((total.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-5) * weight
+    np.testing.assert_allclose(normed, exact, rtol=2e-6)
+
+
+def test_embeddings_are_scaled(variant: str) -> None:
+    rows = np.random.default_rng(1).normal(size=(5, 64)).astype(F)
+    np.testing.assert_array_equal(testing.embed(variant, rows, "f32", 64, i32([3, 0]), 25.3), rows[[3, 0]] * F(25.3))
 
 
 @pytest.mark.parametrize("m", [1, 8, 50])
@@ -158,7 +212,7 @@ def test_silu_is_fused_on_interleaved_columns(variant: str, m: int) -> None:
     w8, scale = rng.integers(-127, 128, (n, k), dtype=np.int8), rng.uniform(1e-3, 1e-2, n).astype(F)
     x = rng.normal(size=(m, k)).astype(F)
     packed = _native.pack_int8(variant, w8, wide)
-    y, _ = testing.gemm(variant, "int8", packed, n, scale, wide, x, True, _native.Team(1))
+    y, _ = testing.gemm(variant, "int8", packed, n, scale, wide, x, "silu", _native.Team(1))
     pairs = integer_product(x, w8, scale, wide).astype(np.float64).reshape(m, -1, 2, 16)
     gate, up = pairs[:, :, 0].reshape(m, -1), pairs[:, :, 1].reshape(m, -1)
     np.testing.assert_allclose(y, gate / (1 + np.exp(-gate)) * up, rtol=3e-6, atol=1e-30)
@@ -206,6 +260,23 @@ def test_rope_and_cache_append(variant: str, heads: int, kv_heads: int, head_dim
     assert not keys[untouched].any() and not values[untouched].any()
 
 
+def test_heads_get_their_bias_and_norm_before_they_turn(variant: str) -> None:
+    rng = np.random.default_rng(2)
+    heads, kv_heads, head_dim = 3, 1, 64
+    qkv = rng.normal(size=(4, 5, head_dim)).astype(F)
+    bias = rng.normal(size=(5, head_dim)).astype(F)
+    norms = rng.uniform(0.5, 1.5, (2, head_dim)).astype(F)
+    flat = (np.ones((4, 32), F), np.zeros((4, 32), F))
+    got_q, got_k, got_v = testing.rope_append(
+        variant, qkv.reshape(4, -1), i32(range(4)), *flat, heads, kv_heads, head_dim, 0.5, bias.ravel(), *norms, 1e-6
+    )
+    moved = (qkv + bias).astype(np.float64)
+    normed = moved / np.sqrt((moved**2).mean(-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(got_q.reshape(4, heads, head_dim), normed[:, :3] * norms[0] * 0.5, rtol=2e-6, atol=1e-7)
+    np.testing.assert_allclose(from_bf16(got_k), normed[:, 3:4] * norms[1], rtol=2**-8)
+    np.testing.assert_array_equal(got_v, to_bf16(qkv[:, 4:] + bias[4:]))
+
+
 def test_the_cache_never_holds_infinities(variant: str) -> None:
     qkv = np.zeros((1, 3, 32), F)
     qkv[0, 1:, :3] = [np.nan, np.inf, -3e38]
@@ -214,16 +285,18 @@ def test_the_cache_never_holds_infinities(variant: str) -> None:
     assert np.isfinite(from_bf16(keys)).all() and np.isfinite(from_bf16(values)).all()
 
 
-def exact_attention(q: Any, keys: Any, values: Any, first: int) -> Any:
+def exact_attention(q: Any, keys: Any, values: Any, first: int, window: int = 0, cap: float = 0) -> Any:
     """float64 softmax with exponents of 2 over the stored bf16 values."""
     k, v = from_bf16(keys).astype(np.float64), from_bf16(values).astype(np.float64)
     group = q.shape[1] // k.shape[1]
     out = np.zeros(q.shape)
     for i in range(len(q)):
         for h in range(q.shape[1]):
-            s = k[: first + i + 1, h // group] @ q[i, h].astype(np.float64)
+            seen = slice(max(0, first + i + 1 - window) if window else 0, first + i + 1)
+            s = k[seen, h // group] @ q[i, h].astype(np.float64)
+            s = cap * np.tanh(s / cap) if cap else s
             p = np.exp2(s - s.max())
-            out[i, h] = p @ v[: first + i + 1, h // group] / p.sum()
+            out[i, h] = p @ v[seen, h // group] / p.sum()
     return out
 
 
@@ -255,6 +328,21 @@ def test_attention_is_close_to_float64(
     # Variants may round queries and weights to bf16 on the way.
     tolerance = 2e-2 if variant.startswith("amx") else 2e-6
     np.testing.assert_allclose(out, exact_attention(q, keys, values, first), atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("window", [1, 7, 64, 65, 200, 256, 300, 513])
+@pytest.mark.parametrize(("m", "first"), [(40, 250), (3, 511), (70, 0), (1, 900)])
+def test_windows_and_caps_are_close_to_float64(variant: str, m: int, first: int, window: int) -> None:
+    rng = np.random.default_rng(m + first + window)
+    keys, values = random_cache(rng, first + m, 2, 64)
+    q = (rng.normal(size=(m, 4, 64)) / 4).astype(F)
+    table = i32(rng.permutation(-(-(first + m) // 64)))
+    tolerance = 2e-2 if variant.startswith("amx") else 3e-6
+    results = {}
+    for cap, tile in ((0.0, 16), (3.0, 16), (0.0, 3), (3.0, 1)):
+        out, _ = testing.attention(variant, q, keys, values, table, first, tile, 1, window, cap)
+        np.testing.assert_allclose(out, exact_attention(q, keys, values, first, window, cap), atol=tolerance, rtol=0)
+        np.testing.assert_array_equal(out, results.setdefault(cap, out))
 
 
 def test_attention_bits_do_not_depend_on_tiles_or_blocks(variant: str) -> None:
@@ -289,9 +377,9 @@ def test_portable_and_avx2_agree_on_every_integer() -> None:
     q, a, b, _ = random_nibbles(rng, 64, 576)
     wide, x = wide_channels(rng, 576, 64), rng.normal(size=(9, 576)).astype(F)
     results = [
-        testing.gemm(
-            v, "nib4", _native.pack_nib4(v, q, a, b, wide), 64, np.ones(64, F), wide, x, False, _native.Team(1)
-        )[0]
+        testing.gemm(v, "nib4", _native.pack_nib4(v, q, a, b, wide), 64, np.ones(64, F), wide, x, "", _native.Team(1))[
+            0
+        ]
         for v in pair
     ]
     for result in results[1:]:

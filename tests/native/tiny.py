@@ -25,9 +25,21 @@ class Dims:
     vocab: int = 77
     max_positions: int = 1200
     norm_eps: float = 1e-5
+    activation: str = "silu"
+    embedding_scale: float = 1.0
+    attention_scale: float = 0.0
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    windows: tuple[int, ...] = ()  # by layer; none: every layer sees everything
+    ropes: tuple[int, ...] = ()  # by layer; none: table 0
+    bias: bool = False  # on q, k and v
+    head_norms: bool = False  # on each head of q and k
+    out_norms: bool = False  # behind both sublayers
 
     def spec(self) -> Any:
-        return dict(self.__dict__)
+        parts = {"bias", "head_norms", "out_norms"}
+        values = {key: list(value) if isinstance(value, tuple) else value for key, value in self.__dict__.items()}
+        return {key: value for key, value in values.items() if key not in parts and value != []}
 
     def shapes(self) -> dict[str, tuple[int, int]]:
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
@@ -63,9 +75,15 @@ class Weights:
     wide: dict[str, npt.NDArray[np.int32]] = field(default_factory=dict)
     dense: dict[str, F32] = field(default_factory=dict)
     norms: dict[str, F32] = field(default_factory=dict)
+    biases: dict[str, F32] = field(default_factory=dict)
     embedding: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     cos: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     sin: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    local: tuple[F32, F32] | None = None  # cos and sin of rope table 1
+
+    def rope(self, layer: int) -> tuple[F32, F32]:
+        local = self.dims.ropes and self.dims.ropes[layer] == 1
+        return self.local if local and self.local else (self.cos, self.sin)
 
 
 def random_nibbles(rng: np.random.Generator, n: int, k: int) -> tuple[Any, Any, Any, npt.NDArray[np.int8]]:
@@ -99,8 +117,26 @@ def random_weights(dims: Dims, fmt: str = "int8", seed: int = 0) -> Weights:
         weights.norms[f"ffn.{i}"] = rng.uniform(0.5, 1.5, dims.hidden).astype(np.float32)
     weights.norms["final"] = rng.uniform(0.5, 1.5, dims.hidden).astype(np.float32)
     weights.embedding = rng.normal(size=(dims.vocab, dims.hidden)).astype(np.float32)
-    angle = np.arange(dims.max_positions)[:, None] / 10000 ** (np.arange(dims.head_dim // 2) * 2 / dims.head_dim)
-    weights.cos, weights.sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    weights.cos, weights.sin = _rope_table(dims, 10000)
+    if any(dims.ropes):
+        weights.local = _rope_table(dims, 100)
+    return _with_extras(weights, rng)
+
+
+def _rope_table(dims: Dims, base: float) -> tuple[F32, F32]:
+    angle = np.arange(dims.max_positions)[:, None] / base ** (np.arange(dims.head_dim // 2) * 2 / dims.head_dim)
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+def _with_extras(weights: Weights, rng: np.random.Generator) -> Weights:
+    dims = weights.dims
+    for i in range(dims.layers):
+        if dims.bias:
+            weights.biases[f"qkv.{i}"] = rng.normal(size=dims.shapes()[f"qkv.{i}"][0]).astype(np.float32)
+        for kind in ("q", "k") if dims.head_norms else ():
+            weights.norms[f"{kind}.{i}"] = rng.uniform(0.5, 1.5, dims.head_dim).astype(np.float32)
+        for kind in ("attn_out", "ffn_out") if dims.out_norms else ():
+            weights.norms[f"{kind}.{i}"] = rng.uniform(0.5, 1.5, dims.hidden).astype(np.float32)
     return weights
 
 
@@ -116,8 +152,12 @@ def native_model(variant: str, weights: Weights, threads: int = 1) -> _native.Mo
     model = _native.Model(variant, weights.dims.spec(), _native.Team(threads))
     model.set_embedding(weights.embedding, "f32")
     model.set_rope(weights.cos, weights.sin)
+    if weights.local:
+        model.set_rope(*weights.local, 1)
     for name, norm in weights.norms.items():
         model.set_norm(name, norm)
+    for name, bias in weights.biases.items():
+        model.set_bias(name, bias)
     for name, (n, k) in weights.dims.shapes().items():
         wide = None if name in weights.bits else weights.wide[name]
         model.set_linear(name, weights.formats[name], n, k, pack(variant, weights, name), weights.scale.get(name), wide)
@@ -165,16 +205,23 @@ def _rotate(x: Any, cos: Any, sin: Any) -> Any:
     return np.concatenate([a * c - b * s, b * c + a * s], -1)
 
 
-def _attention(dims: Dims, qkv: Any, weights: Weights) -> Any:
+def _softcap(x: Any, cap: float) -> Any:
+    return cap * np.tanh(x / cap) if cap else x
+
+
+def _attention(dims: Dims, qkv: Any, weights: Weights, layer: int) -> Any:
     t, hd, group = len(qkv), dims.head_dim, dims.heads // dims.kv_heads
-    parts = qkv.reshape(t, -1, hd)
-    q = _rotate(parts[:, : dims.heads], weights.cos, weights.sin)
-    k = _rotate(parts[:, dims.heads : dims.heads + dims.kv_heads], weights.cos, weights.sin)
-    v = parts[:, dims.heads + dims.kv_heads :]
+    parts = (qkv + weights.biases.get(f"qkv.{layer}", np.float32(0))).reshape(t, -1, hd)
+    q, k, v = np.split(parts, [dims.heads, dims.heads + dims.kv_heads], axis=1)
+    if dims.head_norms:
+        q, k = (_rms_norm(x, weights.norms[f"{n}.{layer}"], dims.norm_eps) for n, x in (("q", q), ("k", k)))
+    q, k = _rotate(q, *weights.rope(layer)), _rotate(k, *weights.rope(layer))
     out = np.zeros_like(q)
-    mask = np.triu(np.full((t, t), -np.inf), 1)
+    distance = np.arange(t)[:, None] - np.arange(t)
+    seen = (distance >= 0) & (distance < (dims.windows[layer] if dims.windows and dims.windows[layer] else t))
+    scale = dims.attention_scale or 1 / np.sqrt(hd)
     for h in range(dims.heads):
-        s = q[:, h] @ k[:, h // group].T / np.sqrt(hd) + mask
+        s = np.where(seen, _softcap(q[:, h] @ k[:, h // group].T * scale, dims.attention_softcap), -np.inf)
         p = np.exp(s - s.max(-1, keepdims=True))
         out[:, h] = p @ v[:, h // group] / p.sum(-1, keepdims=True)
     return out.reshape(t, -1)
@@ -197,12 +244,23 @@ def numpy_logits(weights: Weights, tokens: list[int]) -> Any:
     def linear(name: str, x: Any) -> Any:
         return _quantized(weights, name, x) @ weights.dense[name].T.astype(np.float64)
 
-    x = weights.embedding[tokens].astype(np.float64)
+    def behind(name: str, x: Any) -> Any:
+        return _rms_norm(x, weights.norms[name], dims.norm_eps) if dims.out_norms else x
+
+    x = weights.embedding[tokens].astype(np.float64) * dims.embedding_scale
     for i in range(dims.layers):
         normed = _rms_norm(x, weights.norms[f"attn.{i}"], dims.norm_eps)
-        x = x + linear(f"o.{i}", _attention(dims, linear(f"qkv.{i}", normed), weights))
+        mixed = linear(f"o.{i}", _attention(dims, linear(f"qkv.{i}", normed), weights, i))
+        x = x + behind(f"attn_out.{i}", mixed)
         normed = _rms_norm(x, weights.norms[f"ffn.{i}"], dims.norm_eps)
         both = linear(f"gate_up.{i}", normed).reshape(len(x), -1, 2, 16)
         gate, up = both[:, :, 0].reshape(len(x), -1), both[:, :, 1].reshape(len(x), -1)
-        x = x + linear(f"down.{i}", gate / (1 + np.exp(-gate)) * up)
-    return linear("head", _rms_norm(x, weights.norms["final"], dims.norm_eps))
+        x = x + behind(f"ffn_out.{i}", linear(f"down.{i}", _activated(dims, gate) * up))
+    logits = linear("head", _rms_norm(x, weights.norms["final"], dims.norm_eps))
+    return _softcap(logits, dims.logit_softcap)
+
+
+def _activated(dims: Dims, gate: Any) -> Any:
+    if dims.activation == "silu":
+        return gate / (1 + np.exp(-gate))
+    return gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
