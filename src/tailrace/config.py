@@ -40,7 +40,7 @@ def knob(default: object, help: str, **rule: Any) -> Any:
 class EngineConfig:
     """What runs and in how much memory. 0 and "auto" mean: found out at start and printed."""
 
-    model: str = knob("smollm2:135m", "name of a model in the store, or a path to a .gguf file")
+    model: str = knob("smollm2:135m", "name of a model, hf:ORG/REPO, or a path to a .gguf file or a model folder")
     served_name: str = knob("", "name that clients use; empty: the model's own")
     weights: str = knob("auto", "packed weights", choices=("auto", "int8", "bf16"))
     isa: str = knob("auto", "kernel variant; auto: the best this CPU runs")

@@ -74,7 +74,8 @@ def served_name(config: EngineConfig, path: Path) -> str:
     """What clients call the model: as configured, a store name as it is, a file by its name without the ending."""
     if config.served_name:
         return config.served_name
-    return path.name.removesuffix(".gguf") if Path(config.model).expanduser().is_file() else config.model
+    given = Path(config.model).expanduser()
+    return given.resolve().name.removesuffix(".gguf") if given.exists() else config.model
 
 
 def _template(config: EngineConfig, loaded: LoadedModel, clock: SystemClock) -> ChatTemplate | None:

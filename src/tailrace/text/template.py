@@ -221,7 +221,10 @@ def _mark_end(messages: list[dict[str, Any]]) -> str:
 
 
 def _token_text(metadata: Mapping[str, object], key: str) -> str:
-    """How the file writes the token; nothing when it names none."""
+    """How the model writes the token: as it says, or as its vocabulary has it; nothing when it names none."""
+    text = metadata.get(f"tokenizer.{key.removesuffix('_id')}")
+    if isinstance(text, str):
+        return text
     tokens, token_id = metadata.get("tokenizer.ggml.tokens"), metadata.get(f"tokenizer.ggml.{key}")
     if token_id is None or not isinstance(tokens, Sequence):
         return ""
