@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tailrace.api.head import MAX_HEAD
 from tailrace.api.state import AppState
 from tailrace.backends.fake import FakeBackend
 from tailrace.backends.faulty import Fault, FaultyBackend, Kind
@@ -250,3 +251,25 @@ async def test_a_large_body_is_refused_and_the_connection_serves_on() -> None:
         response = await client.post(base + CHAT, content=b"x" * 10_000_000)
         assert response.status_code == 413
         assert (await client.post(base + CHAT, json=chat(max_tokens=1))).status_code == 200
+
+
+@pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\nx: ", b"GET / HTTP/1.1\r\n"])
+async def test_an_endless_head_is_refused_and_does_not_fill_the_memory(start: bytes) -> None:
+    more = b"y" * 65536 if not start.endswith(b"\r\n") else b"name: value\r\n" * 5000
+    async with live(make_state()) as base:
+        caller = Caller(base)
+        caller.reader, caller.writer = await asyncio.open_connection(caller.host, caller.port)
+        answer = asyncio.create_task(caller.reader.read())
+        caller.writer.write(start)
+        sent = 0
+        while not answer.done():
+            caller.writer.write(more)
+            sent += len(more)
+            assert sent < 2 * MAX_HEAD
+            for _ in range(50):  # turns of the loop that server and client share: all that was sent is read
+                await asyncio.sleep(0)
+        assert answer.result().startswith(b"HTTP/1.1 431 ")
+        assert json.loads(answer.result().partition(b"\r\n\r\n")[2])["error"]["code"] == "head_too_large"
+        async with httpx.AsyncClient(base_url=base) as client:
+            large = {"x-large": "z" * 60_000}
+            assert (await client.get("/v1/models", headers=large)).status_code == 200

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tailrace.errors import InvalidRequest
-from tailrace.protocol.body import parse, unknown_fields
+from tailrace.protocol.body import Shape, _path, parse, unknown_fields
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
+from tailrace.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 
 HI = b'"messages": [{"role": "user", "content": "hi"}]'
 
@@ -88,6 +92,33 @@ def test_null_means_absent() -> None:
     assert (body.n, body.stop, body.stream) == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [
+        (ChatRequest, {"messages": [0] * 1000}),
+        (ChatRequest, {"messages": [{"role": "user", "content": [0] * 1000}]}),
+        (ChatRequest, {"messages": [{"role": "user", "content": "", "tool_calls": [0] * 1000}]}),
+        (ChatRequest, {"messages": [], "stop": [0] * 1000}),
+        (ChatRequest, {"messages": [], "stop_token_ids": ["0"] * 1000}),
+        (ChatRequest, {"messages": [], "logit_bias": {str(i): "x" for i in range(1000)}}),
+        (CompletionRequest, {"prompt": [0, "x"] * 1000}),
+        (TokenizeRequest, {"messages": [0] * 1000}),
+        (DetokenizeRequest, {"tokens": ["0"] * 1000}),
+    ],
+)
+def test_the_first_wrong_entry_of_many_is_enough(shape: type[Shape], body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        shape.model_validate(body)
+    assert caught.value.error_count() <= 2  # a list that may also be a string brings one more
+
+
+def test_a_long_key_of_the_clients_is_not_sent_back() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(ChatRequest, b"{" + HI + b', "stream_options": {"include_usage": 1}, "' + b"k" * 9000 + b'": 1}')
+    assert caught.value.param == "stream_options.include_usage"
+    assert _path(("logit_bias", "k" * 9000)) == "logit_bias." + "k" * 64
+
+
 def test_a_duplicate_key_takes_its_last_value() -> None:
     assert parse(ChatRequest, b"{" + HI + b', "n": 2, "n": 3}').n == 3
 
@@ -96,6 +127,7 @@ def test_unknown_fields_are_named() -> None:
     body = parse(ChatRequest, b"{" + HI + b', "zeta": 1, "al\\npha\xc3\xa9": 2}')
     assert unknown_fields(body) == "ignored unknown fields: al\\npha\\xe9, zeta"
     assert unknown_fields(parse(ChatRequest, b"{" + HI + b"}")) is None
+    assert unknown_fields(parse(ChatRequest, b"{" + HI + b', "zeta": null}')) is None
 
 
 def test_many_unknown_fields_do_not_make_a_long_header() -> None:

@@ -89,7 +89,9 @@ def test_every_field_arrives() -> None:
         ({"logit_bias": {"259": 1}}, "logit_bias"), ({"logit_bias": {"word": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"), ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias"), ({"stream_options": {}}, "stream_options"),
-        ({"seed": 2**64}, "seed"),
+        ({"seed": 2**64}, "seed"), ({"repetition_penalty": 1e-320}, "repetition_penalty"),
+        ({"stop": [f"{i:04}" + "x" * 1000 for i in range(9)]}, "stop"), ({"logit_bias": {"1": True}}, "logit_bias"),
+        ({"logit_bias": {"1": None}}, "logit_bias"), ({"logit_bias": {"1": "5"}}, "logit_bias"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("route", [ask, ask_chat])
@@ -120,6 +122,28 @@ def test_their_neutral_values_and_fields_without_effect_are_taken() -> None:
         tools=[], tool_choice="none", response_format={"type": "text"}, functions=None, user="u", metadata={"a": "b"},
         store=True, service_tier="auto", parallel_tool_calls=True, reasoning_effort=None,
     )  # fmt: skip
+
+
+def test_extreme_values_mean_what_the_nearest_possible_one_does() -> None:
+    sampling = ask(top_k=2**63, top_p=1e-320).requests[0].sampling
+    assert sampling.top_k == LIMITS.vocab_size  # every token
+    assert np.float32(sampling.top_p) > 0  # only the best one
+
+
+def test_a_stop_token_counts_once_however_often_it_is_sent() -> None:
+    assert ask(stop_token_ids=[7, 5, 7] * 1000).requests[0].stop.token_ids == (7, 5)
+
+
+def test_too_many_prompts_are_the_callers_mistake_before_a_place_is_taken() -> None:
+    body = parse(CompletionRequest, dumps({"prompt": ["a"] * 4}))
+    with pytest.raises(InvalidRequest, match="at most 3"):
+        body.check(LIMITS)
+
+
+def test_more_messages_than_the_context_has_tokens_are_refused_without_rendering() -> None:
+    body = parse(ChatRequest, dumps({"messages": [{"role": "user", "content": ""}] * 64}))
+    with pytest.raises(ContextLengthExceeded, match="at least 64"):
+        body.ask("id", None, TOKENIZER, LIMITS)
 
 
 def test_chat_logprobs() -> None:
@@ -256,6 +280,13 @@ def test_variables_of_the_template() -> None:
         assert caught.value.param == "chat_template_kwargs"
 
 
+@pytest.mark.parametrize("name", ["self", "clock", "values", "context", "~budget", ""])
+def test_any_other_name_may_be_a_variable_of_the_template(name: str) -> None:
+    assert (
+        ask_chat(chat_template_kwargs={name: 1}).requests[0].prompt.tolist() == ask_chat().requests[0].prompt.tolist()
+    )
+
+
 def test_no_template() -> None:
     with pytest.raises(InvalidRequest, match="--chat-template FILE"):
         parse(ChatRequest, dumps({"messages": HI})).ask("id", None, TOKENIZER, LIMITS)
@@ -268,8 +299,13 @@ def test_tokenize_and_chat_see_the_same_ids() -> None:
     assert ask(prompt=text).requests[0].prompt.tolist() == ask_chat().requests[0].prompt.tolist()
 
 
+def test_tokenize_takes_null_as_absent() -> None:
+    body = parse(TokenizeRequest, dumps({"prompt": "hi", "messages": None}))
+    assert body.tokens(template(), TOKENIZER, LIMITS).tolist() == [104, 105]
+
+
 def test_tokenize_needs_one_of_two() -> None:
-    for body in ({}, {"prompt": "x", "messages": HI}):
+    for body in ({}, {"prompt": None, "messages": None}, {"prompt": "x", "messages": HI}):
         with pytest.raises(InvalidRequest):
             parse(TokenizeRequest, dumps(body)).tokens(template(), TOKENIZER, LIMITS)
 

@@ -274,6 +274,11 @@ def test_the_last_message_can_be_continued() -> None:
     messages = [*HI, {"role": "assistant", "content": "I am "}]
     assert render(source, messages, continue_final_message=True) == "[user]Hi<end>[assistant]I am "
     assert messages[1]["content"] == "I am "
+    nested: list[Any] = []
+    for _ in range(1000):
+        nested = [nested]
+    last = {"role": "assistant", "content": "I", "extra": nested}
+    assert render(source, [last], continue_final_message=True) == "[assistant]I"
     with pytest.raises(TemplateRefused, match="does not show the end of the last message"):
         render("{{ messages[0].content }}", messages, continue_final_message=True)
     with pytest.raises(InvalidRequest, match="no content to continue"):

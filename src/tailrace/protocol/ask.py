@@ -45,6 +45,7 @@ class Template(Protocol):
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -55,19 +56,16 @@ class Template(Protocol):
 def check_size(characters: int, tokenizer: TextModel, limits: Limits, field: str) -> None:
     """Refuse a text that cannot fit whatever its tokens are, before any work on it."""
     fewest = tokenizer.fewest_tokens(characters)  # a character is at least one byte
-    if fewest > limits.max_context:
-        raise _too_long(f"at least {fewest}", limits, field)
+    check_fits(fewest, limits, field, room=0, least=True)
 
 
-def check_fits(prompt_tokens: int, limits: Limits, field: str, *, room: int = 1) -> None:
-    """Raises ContextLengthExceeded unless the context leaves `room` tokens for the answer."""
-    if prompt_tokens + room > limits.max_context:
-        raise _too_long(str(prompt_tokens), limits, field)
-
-
-def _too_long(tokens: str, limits: Limits, field: str) -> ContextLengthExceeded:
-    return ContextLengthExceeded(
-        f"This model's context has {limits.max_context} tokens, prompt and answer together; {field} has {tokens}. "
-        f"Shorten it to {limits.max_context - 1} or fewer",
+def check_fits(prompt_tokens: int, limits: Limits, field: str, *, room: int = 1, least: bool = False) -> None:
+    """Raises ContextLengthExceeded unless the context leaves `room` tokens for the answer. `least`: the number is a
+    lower bound."""
+    if prompt_tokens + room <= limits.max_context:
+        return
+    raise ContextLengthExceeded(
+        f"This model's context has {limits.max_context} tokens, prompt and answer together; {field} has "
+        f"{'at least ' if least else ''}{prompt_tokens}. Shorten it to {limits.max_context - 1} or fewer",
         param=field,
     )

@@ -6,16 +6,33 @@ A duplicate key takes its last value, as in most JSON readers. NaN and Infinity 
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
 
 from tailrace.errors import InvalidRequest
 
 _BRANCHES = frozenset(("str", "int", "float", "bool", "list", "dict"))
 _OBJECT = re.compile(r"a valid dictionary( or instance of \w+)?")  # JSON's word for it
 _MAX_NAMED = 8  # unknown fields that a warning names
+_MAX_KEY = 64  # characters of a client's own key in a message
+
+T = TypeVar("T")
+
+
+class _FirstComplaint:
+    """As pydantic's FailFast, which cannot stand in a union as it has no hash."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        assert schema["type"] == "list"
+        return {**schema, "fail_fast": True}
+
+
+# A list given up at its first wrong entry: a body may hold a million, and every complaint about one costs.
+Items = Annotated[list[T], _FirstComplaint()]
 
 
 class Shape(BaseModel):
@@ -78,13 +95,13 @@ def _path(location: tuple[int | str, ...]) -> str:
         if isinstance(part, int):
             path += f"[{part}]"
         elif part.isidentifier() and part not in _BRANCHES:
-            path += f".{part}"
+            path += f".{part[:_MAX_KEY]}"
     return path
 
 
 def unknown_fields(shape: Shape) -> str | None:
-    """A header value naming the fields of the body that nothing here knows; None when there are none."""
-    names = sorted(shape.model_extra or ())
+    """A header value naming the fields that nothing here knows; None when there are none. null means absent."""
+    names = sorted(name for name, value in (shape.model_extra or {}).items() if value is not None)
     if not names:
         return None
     shown = [ascii(name[:64])[1:-1] for name in names[:_MAX_NAMED]]

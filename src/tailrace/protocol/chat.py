@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_size
-from tailrace.protocol.body import Part, Shape
+from tailrace.protocol.body import Items, Part, Shape
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_logprobs, check_model
 from tailrace.text.template import NO_TEMPLATE
 from tailrace.text.tokenizer import clean_text
@@ -34,16 +34,16 @@ class Message(Part):
     model_config = ConfigDict(extra="allow")
 
     role: Role
-    content: str | list[ContentPart] | None = None
+    content: str | Items[ContentPart] | None = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Items[dict[str, Any]] | None = None
 
 
 class Conversation(Shape):
     """What a template renders; shared by the chat route and the tokenize route."""
 
-    messages: list[Message]
+    messages: Items[Message]
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -52,8 +52,9 @@ class Conversation(Shape):
         """The prompt's text. Raises TemplateRefused, InvalidRequest, Unsupported, ContextLengthExceeded."""
         if not self.messages:
             raise InvalidRequest("messages must hold at least one message", param="messages")
-        turns = [_turn(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
+        check_fits(len(self.messages), limits, "messages", least=True)  # a turn takes a token, whatever the template
         check_size(sum(map(_characters, self.messages)), tokenizer, limits, "messages")
+        turns = [_turn(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
         if template is None:
             raise InvalidRequest(NO_TEMPLATE, param="messages", code="no_chat_template")
         proceed = bool(self.continue_final_message)

@@ -49,7 +49,6 @@ class CompletionRequest(Generation):
     def ask(self, request_id: str, tokenizer: TextModel, limits: Limits) -> Ask:
         """Tokenize and check every prompt. Raises RequestError."""
         model = check_model(self.model, limits)
-        self._check_bounds(limits)
         sampling = self.sampling(limits, self.logprobs)
         n = self.n or 1
         prompts: list[Prompt] = self.prompt
@@ -69,7 +68,8 @@ class CompletionRequest(Generation):
         echo = tuple(p if isinstance(p, str) else tokenizer.decode(p) for p in prompts) if self.echo else ()
         return Ask(requests, bool(self.stream), self.include_usage(), n, self.logprobs is not None, echo)
 
-    def _check_bounds(self, limits: Limits) -> None:
+    def check(self, limits: Limits) -> None:
+        super().check(limits)
         if len(self.prompt) > limits.max_prompts:
             raise InvalidRequest(
                 f"prompt holds {len(self.prompt)} prompts; at most {limits.max_prompts} are taken at once",

@@ -1,6 +1,6 @@
 """The generation fields both routes share: their bounds, and their way into SamplingParams and StopConditions.
 
-Bounds beyond OpenAI's own: top_k -1 and 0 both mean off; repetition_penalty in (0, 10]; any 64-bit seed.
+Bounds beyond OpenAI's own: top_k -1 and 0 both mean off; repetition_penalty in [0.01, 10]; any 64-bit seed.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ import secrets
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from tailrace.errors import InvalidRequest, ModelNotFound, Unsupported
-from tailrace.protocol.body import Part, Shape
+from tailrace.protocol.body import Items, Part, Shape
+from tailrace.text.stops import MAX_STOP_CHARS
 from tailrace.text.tokenizer import clean_text
 from tailrace.types import SamplingParams, StopConditions
 
 _MAX_STOP_CHARS = 1024
 _PENALTY = Annotated[float, Field(ge=-2, le=2)]
+_SMALLEST_TOP_P = 1e-30  # less keeps the one most likely token all the same, and float32 has no less
 
 # Known fields that are not built yet: name -> the values that ask for nothing. Every other value is refused.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
@@ -71,14 +73,24 @@ class StreamOptions(Part):
     include_usage: bool | None = None
 
 
+def _numbers(value: object) -> object:
+    """Stops at the first value that is none: a body may hold a million, and every complaint about one costs."""
+    if isinstance(value, dict) and any(isinstance(v, bool) or not isinstance(v, int | float) for v in value.values()):
+        raise ValueError("values must be numbers")
+    return value
+
+
+LogitBias = Annotated[dict[str, float], BeforeValidator(_numbers)]
+
+
 class Sampling(Shape):
     """How answers are made: the fields that both routes and the Python API share. null means absent."""
 
     n: int | None = Field(None, ge=1)
     max_tokens: int | None = None
     min_tokens: int | None = Field(None, ge=0)
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Items[str] | None = None
+    stop_token_ids: Items[int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     temperature: float | None = Field(None, ge=0, le=2)
@@ -87,8 +99,8 @@ class Sampling(Shape):
     min_p: float | None = Field(None, ge=0, le=1)
     presence_penalty: _PENALTY | None = None
     frequency_penalty: _PENALTY | None = None
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
-    logit_bias: dict[str, float] | None = None
+    repetition_penalty: float | None = Field(None, ge=0.01, le=10)
+    logit_bias: LogitBias | None = None
     seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
 
     def sampling(self, limits: Limits, logprobs: int | None) -> SamplingParams:
@@ -96,8 +108,8 @@ class Sampling(Shape):
         top_k = self.top_k or 0
         return SamplingParams(
             temperature=_or(self.temperature, 1.0),
-            top_k=max(top_k, 0),
-            top_p=_or(self.top_p, 1.0),
+            top_k=min(max(top_k, 0), limits.vocab_size),
+            top_p=max(_or(self.top_p, 1.0), _SMALLEST_TOP_P),
             min_p=_or(self.min_p, 0.0),
             presence_penalty=_or(self.presence_penalty, 0.0),
             frequency_penalty=_or(self.frequency_penalty, 0.0),
@@ -118,7 +130,7 @@ class Sampling(Shape):
             max_tokens=max_tokens,
             min_tokens=minimum,
             strings=_stop_strings(self.stop, limits.max_stop_strings),
-            token_ids=tuple(check_ids(self.stop_token_ids or [], limits.vocab_size, "stop_token_ids")),
+            token_ids=tuple(dict.fromkeys(check_ids(self.stop_token_ids or [], limits.vocab_size, "stop_token_ids"))),
             ignore_eos=bool(self.ignore_eos),
             include_stop_string=bool(self.include_stop_str_in_output),
         )
@@ -198,7 +210,7 @@ def _logit_bias(bias: dict[str, float], vocab_size: int) -> tuple[tuple[int, flo
         if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
             raise InvalidRequest(f"logit_bias keys must be token ids, not {key[:40]!a}", param="logit_bias")
         if not -100 <= value <= 100:
-            raise InvalidRequest(f"logit_bias values must be from -100 to 100, not {value}", param="logit_bias")
+            raise InvalidRequest(f"logit_bias values must be from -100 to 100, not {value:g}", param="logit_bias")
         entries[int(key)] = value
     check_ids(list(entries), vocab_size, "logit_bias")
     return tuple(sorted(entries.items()))
@@ -214,4 +226,7 @@ def _stop_strings(stop: str | list[str] | None, most: int) -> tuple[str, ...]:
         if len(text) > _MAX_STOP_CHARS:
             raise InvalidRequest(f"a stop string may have at most {_MAX_STOP_CHARS} characters", param="stop")
         clean_text(text, field="stop")
-    return tuple(dict.fromkeys(strings))
+    strings = list(dict.fromkeys(strings))
+    if sum(map(len, strings)) > MAX_STOP_CHARS:
+        raise InvalidRequest(f"stop strings may have {MAX_STOP_CHARS} characters altogether", param="stop")
+    return tuple(strings)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from tailrace.errors import InvalidRequest
 from tailrace.protocol.ask import Template, TextModel, check_size
-from tailrace.protocol.body import Shape
+from tailrace.protocol.body import Items, Shape
 from tailrace.protocol.chat import Conversation, Message
 from tailrace.protocol.sampling import Limits, check_ids, check_model
 from tailrace.text.tokenizer import clean_text
 from tailrace.types import Tokens
+
+
+def _none_as_empty(value: object) -> object:
+    return [] if value is None else value
 
 
 class TokenizeRequest(Conversation):
@@ -19,7 +25,7 @@ class TokenizeRequest(Conversation):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] = Field(default_factory=list)
+    messages: Annotated[Items[Message], BeforeValidator(_none_as_empty)] = Field(default_factory=list)
 
     def tokens(self, template: Template | None, tokenizer: TextModel, limits: Limits) -> Tokens:
         """Ids as the engine would see them. Raises RequestError."""
@@ -35,7 +41,7 @@ class TokenizeRequest(Conversation):
 
 
 class DetokenizeRequest(Shape):
-    tokens: list[int]
+    tokens: Items[int]
     model: str | None = None
 
     def text(self, tokenizer: TextModel, limits: Limits) -> str:

@@ -99,7 +99,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         metered.set_environment(self)
         return metered
 
-    def variables(self, clock: Clock, **values: Any) -> dict[str, Any]:
+    def variables(self, clock: Clock, /, **values: Any) -> dict[str, Any]:
         """The values of one rendering together with its budget."""
         return {**values, _BUDGET: Budget(clock)}
 

@@ -6,6 +6,7 @@ request (TemplateRefused, 400) with the template's own reason. How templates are
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -93,6 +94,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
+        /,
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -205,12 +207,10 @@ def _part_text(part: object, field: str) -> str:
 
 
 def _mark_end(messages: list[dict[str, Any]]) -> str:
-    """Appends a mark that occurs in no message to the last message's content, to find its end in the rendered text."""
+    """Appends a mark that no message can hold, as it is drawn here, to the last message's content, to find its end in
+    the rendered text."""
     content = messages[-1].get("content")
-    everything, number = repr(messages), 0
-    while f"end-{number}" in everything:
-        number += 1
-    mark = f"\u2063end-{number}\u2063"
+    mark = f"\u2063end-{secrets.token_hex(16)}\u2063"
     if isinstance(content, str):
         messages[-1]["content"] = content + mark
     elif isinstance(content, list) and content:

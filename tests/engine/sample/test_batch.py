@@ -45,6 +45,14 @@ def test_values_arrive_in_the_order_of_the_samplers() -> None:
     assert batch.parameters([second, first]).temperature.tolist() == [0.0, 0.5]
 
 
+def test_a_value_beyond_its_arrays_type_becomes_the_nearest_one() -> None:
+    one = sequence(0, SamplingParams(top_k=2**40, top_p=1e-320, repetition_penalty=1e-320))
+    found = SamplingBatch(1, END).parameters([one])
+    assert found.top_k.tolist() == [2**31 - 1]
+    assert found.top_p[0] > 0
+    assert found.penalties[0, 2] > 0
+
+
 def test_the_dtypes_are_those_of_the_native_call() -> None:
     found = SamplingBatch(1, END).parameters([sequence(0)])
     floats = {"temperature", "top_p", "min_p", "penalties", "bias_values"}

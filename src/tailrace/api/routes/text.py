@@ -11,7 +11,7 @@ from tailrace.api.auth import authorize
 from tailrace.api.openapi import body_schema, errors
 from tailrace.api.state import AppState
 from tailrace.api.wire import off_loop, read_body
-from tailrace.protocol.body import parse
+from tailrace.protocol.body import Shape, parse, unknown_fields
 from tailrace.protocol.schema import Detokenized, TokenList
 from tailrace.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 
@@ -24,13 +24,12 @@ async def tokenize(request: Request) -> Response:
     state: AppState = request.app.state.tailrace
     body = await _body(request, state)
 
-    def work() -> list[int]:
+    def work() -> Response:
         parsed = parse(TokenizeRequest, body)
         ids: list[int] = parsed.tokens(state.template, state.tokenizer, state.limits).tolist()
-        return ids
+        return _json({"count": len(ids), "tokens": ids, "max_model_len": state.limits.max_context}, parsed)
 
-    ids = await off_loop(len(body), work)
-    return _json({"count": len(ids), "tokens": ids, "max_model_len": state.limits.max_context})
+    return await off_loop(len(body), work)
 
 
 @router.post(
@@ -40,13 +39,19 @@ async def detokenize(request: Request) -> Response:
     """The text of token ids; bytes that are no whole characters become U+FFFD."""
     state: AppState = request.app.state.tailrace
     body = await _body(request, state)
-    text = await off_loop(len(body), lambda: parse(DetokenizeRequest, body).text(state.tokenizer, state.limits))
-    return _json({"prompt": text})
+
+    def work() -> Response:
+        parsed = parse(DetokenizeRequest, body)
+        return _json({"prompt": parsed.text(state.tokenizer, state.limits)}, parsed)
+
+    return await off_loop(len(body), work)
 
 
 async def _body(request: Request, state: AppState) -> bytes:
     return await read_body(request.headers, request.receive, state.config.api.max_body_bytes)
 
 
-def _json(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")
+def _json(body: dict[str, Any], asked: Shape) -> Response:
+    warning = unknown_fields(asked)
+    headers = None if warning is None else {"x-tailrace-warning": warning}
+    return Response(orjson.dumps(body), headers=headers, media_type="application/json")

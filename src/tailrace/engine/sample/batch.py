@@ -92,12 +92,12 @@ class SamplingBatch:
         sampling = group.request.sampling
         self._owner[slot] = sequence
         self._temperature[slot] = sampling.temperature
-        self._top_k[slot] = sampling.top_k
-        self._top_p[slot] = sampling.top_p
+        self._top_k[slot] = min(sampling.top_k, _MOST_INT32)
+        self._top_p[slot] = max(sampling.top_p, _LEAST_FLOAT32)
         self._min_p[slot] = sampling.min_p
         self._key[slot] = sampling_key(group.key_seed, sequence.index)
         self._logprobs[slot] = -1 if sampling.logprobs is None else sampling.logprobs
-        repetition = sampling.repetition_penalty
+        repetition = max(sampling.repetition_penalty, _LEAST_FLOAT32)
         self._penalties[slot] = (sampling.presence_penalty, sampling.frequency_penalty, repetition)
         penalised = sampling.presence_penalty or sampling.frequency_penalty or repetition != 1.0
         prompt = group.request.prompt if repetition != 1.0 else _NO_IDS
@@ -178,5 +178,8 @@ def _starts(parts: list[I32]) -> I32:
     return np.cumsum([0, *map(len, parts)], dtype=np.int32)
 
 
+# A value beyond its array's type would end every sequence of the step, not only its own.
+_MOST_INT32 = 2**31 - 1
+_LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 _NO_IDS = np.empty(0, np.int32)
 _NO_VALUES = np.empty(0, np.float32)
