@@ -75,7 +75,7 @@ def served_name(config: EngineConfig, path: Path) -> str:
     if config.served_name:
         return config.served_name
     given = Path(config.model).expanduser()
-    return given.resolve().name.removesuffix(".gguf") if given.exists() else config.model
+    return given.absolute().name.removesuffix(".gguf") if given.exists() else config.model
 
 
 def _template(config: EngineConfig, loaded: LoadedModel, clock: SystemClock) -> ChatTemplate | None:
