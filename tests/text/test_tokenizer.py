@@ -127,9 +127,9 @@ def test_an_unknown_id_is_the_clients_mistake(bad: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "llama"}, "tokenizer.ggml.model is 'llama'; known: \"gpt2\""),
+        ({"model": "rwkv"}, "tokenizer.ggml.model is 'rwkv'; known: \"gpt2\""),
         ({"model": None}, "tokenizer.ggml.model is None"),
-        ({"pre": "tekken"}, "tokenizer.ggml.pre is 'tekken'; known: gpt-2, smollm"),
+        ({"pre": "dolphin"}, "tokenizer.ggml.pre is 'dolphin'; known: bailingmoe, bloom, command-r, "),
         ({"pre": None}, "tokenizer.ggml.pre is None"),
         ({"tokens": None}, "tokenizer.ggml.tokens must be a list of strings, not NoneType"),
         ({"tokens": []}, "tokenizer.ggml.tokens is empty"),

@@ -1,8 +1,8 @@
-"""Text to token ids and back: byte-level BPE read from a model file's metadata.
+"""Text to token ids and back, from a model file's metadata or a folder's tokenizer.json.
 
-Owns the vocabulary, which ids are special, and which end an answer. The merging itself is the `tokenizers` library's,
-which releases the GIL: 1 MB takes 0.3 to 3 s on one core whatever the text (one letter a million times is as good as
-prose), so long texts are encoded off the event loop. Refuses vocabularies that are not byte-level BPE.
+Owns the vocabulary, which ids are special, and which end an answer; how text is cut is the `scheme`'s. The merging
+itself is the `tokenizers` library's, which releases the GIL: 1 MB takes 0.3 to 3 s on one core whatever the text (one
+letter a million times is as good as prose), so long texts are encoded off the event loop.
 
 Characters whose UTF-8 bytes are not in the vocabulary (SmolLM2 lacks six control characters and planes that Unicode
 has not assigned) vanish on encoding, as they did when the model was trained; `missing_bytes` lists those bytes.
@@ -10,27 +10,25 @@ has not assigned) vanish on encoding, as they did when the model was trained; `m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import numpy as np
-from tokenizers import AddedToken, models
-from tokenizers import Tokenizer as _Library
-from tokenizers.pre_tokenizers import ByteLevel
 
-from tailrace.errors import InvalidRequest, ModelFileError
-from tailrace.text.pretokenizers import PRE_TOKENIZERS, PreTokenizerSpec
+from tailrace.errors import InvalidRequest
+from tailrace.text.folder import read_folder
+from tailrace.text.pretokenizers import scheme_of
+from tailrace.text.scheme import Scheme
+from tailrace.text.vocabulary import SPECIAL_KINDS, Vocabulary, read_vocabulary
 from tailrace.types import Tokens
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6  # tokenizer.ggml.token_type
-_SPECIAL_TYPES = (_UNKNOWN, _CONTROL)
+__all__ = ["Tokenizer", "Vocabulary", "clean_text"]
 
 # Control tokens that end a turn or a document by their name. Files often name only one of those they use as the end
 # token, and a model that has ended its turn goes on with rubbish. Separators inside a document are not among them.
 _ENDING_NAMES = frozenset(
     ("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "</s>")
 )
-_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def clean_text(text: str, *, field: str) -> str:
@@ -51,57 +49,41 @@ def clean_text(text: str, *, field: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """What a model file says about its tokens. `kinds` are the file's token types, one for each token."""
-
-    tokens: Sequence[str]
-    kinds: Sequence[int]
-    merges: Sequence[str]  # "left right"
-    bos_id: int | None = None
-    eos_id: int | None = None
-    end_ids: frozenset[int] = frozenset()  # those that the file names
-    wants_bos: bool = False
-    wants_eos: bool = False
-    space_prefix: bool = False
-
-
 class Tokenizer:
-    """Byte-level BPE over one vocabulary. Immutable: any thread may use it at any time.
+    """One vocabulary with the scheme that cuts text into its tokens. Immutable: any thread may use it at any time."""
 
-    Two copies of the library's object share one model: one cuts out control tokens first, one treats their text as
-    text, because the library keeps that choice as a state.
-    """
-
-    def __init__(self, vocabulary: Vocabulary, spec: PreTokenizerSpec) -> None:
+    def __init__(self, vocabulary: Vocabulary, scheme: Scheme) -> None:
         self._tokens = vocabulary.tokens
-        self._space_prefix = vocabulary.space_prefix
         self._eos_id = vocabulary.eos_id if vocabulary.wants_eos else None
         self.bos_id = vocabulary.bos_id
         self.wants_bos = vocabulary.wants_bos and vocabulary.bos_id is not None
-        self.special_ids = frozenset(i for i, kind in enumerate(vocabulary.kinds) if kind in _SPECIAL_TYPES)
+        self.special_ids = frozenset(vocabulary.of_kind(*SPECIAL_KINDS))
         self.end_ids = vocabulary.end_ids | {i for i in self.special_ids if self._tokens[i] in _ENDING_NAMES}
-        self._bytes = _token_bytes(vocabulary)
+        self._prepared = scheme.prepare(vocabulary)
+        self._bytes = self._prepared.data
         self.visible_bytes = self._bytes.copy()  # what each token adds to an answer
         for special in self.special_ids:
             self.visible_bytes[special] = b""
         self.whole_texts = [_whole_characters(data) for data in self.visible_bytes]  # None: not characters by itself
         self.missing_bytes = frozenset(range(256)) - {data[0] for data in self._bytes if len(data) == 1}
         self.max_token_bytes = max(map(len, self._bytes))
-        model = _model(vocabulary, spec)
-        user_defined = [i for i, kind in enumerate(vocabulary.kinds) if kind == _USER_DEFINED]
-        self._plain = self._library(model, spec, user_defined)
-        self._parsing = self._library(model, spec, user_defined + sorted(self.special_ids))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object]) -> Tokenizer:
-        """Built from the `tokenizer.ggml.*` keys of a GGUF file (0.2 s for 49,152 tokens, most of it the library's).
+        """Built from the `tokenizer.ggml.*` keys of a GGUF file (0.2 s for 49,152 tokens, 1 s for 262,144, most of it
+        the library's).
 
         Raises ModelFileError for a kind of vocabulary or a pre-tokenizer that is not known, and for a missing or
         inconsistent key.
         """
-        spec = _pre_tokenizer(metadata)
-        return cls(_read_vocabulary(metadata, spec), spec)
+        scheme = scheme_of(metadata)
+        return cls(read_vocabulary(metadata, scheme), scheme)
+
+    @classmethod
+    def from_hf(cls, folder: Path | str) -> Tokenizer:
+        """Built from a model folder's tokenizer.json; the `.json` files beside it say which tokens begin and end a
+        text. Raises ModelFileError for files that are missing, broken, or mean what is not known."""
+        return cls(*read_folder(Path(folder)))
 
     @property
     def vocab_size(self) -> int:
@@ -132,12 +114,18 @@ class Tokenizer:
         return self._with_bos(self._encode(text, True))
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
-        """The text of the ids; bytes that are not UTF-8 become U+FFFD. Raises InvalidRequest for an unknown id."""
+        """The text of the ids; bytes that are not UTF-8 become U+FFFD. A space that encoding puts in front of every
+        text is taken away. Raises InvalidRequest for an unknown id."""
         table = self.visible_bytes if skip_special else self._bytes
+        ids = list(ids)
         try:
-            return b"".join([table[self._known(i)] for i in ids]).decode("utf-8", "replace")
+            parts = [table[self._known(i)] for i in ids]
         except IndexError:
             raise self._unknown_id() from None
+        if self._prepared.drops_space:
+            first = next((at for at, i in enumerate(ids) if i not in self.special_ids), 0)
+            parts[first : first + 1] = [part.removeprefix(b" ") for part in parts[first : first + 1]]
+        return b"".join(parts).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int, *, special: bool = False) -> bytes:
         """The bytes that a token adds to the answer: none for special tokens, or with `special` their name's."""
@@ -152,13 +140,14 @@ class Tokenizer:
 
     def fewest_tokens(self, n_bytes: int) -> int:
         """A lower bound on the tokens of a text of that many UTF-8 bytes, so that a text far beyond the context can
-        be refused without reading it."""
-        return -(-n_bytes // self.max_token_bytes)
+        be refused without reading it; 0 where nothing is known."""
+        shrinks = self._prepared.shrinks
+        return -(-n_bytes // (shrinks * self.max_token_bytes)) if shrinks else 0
 
     def _encode(self, text: str, parse_special: bool) -> Tokens:
-        if self._space_prefix and text and not text.startswith(" "):
-            text = " " + text
-        library = self._parsing if parse_special else self._plain
+        if text and not text.startswith(self._prepared.first_space):
+            text = self._prepared.first_space + text
+        library = self._prepared.parsing if parse_special else self._prepared.plain
         try:
             # The batch call is the one without offsets; they would double the time.
             encoding = library.encode_batch_fast([text], add_special_tokens=False)[0]
@@ -180,117 +169,9 @@ class Tokenizer:
     def _unknown_id(self) -> InvalidRequest:
         return InvalidRequest(f"token ids go from 0 to {self.vocab_size - 1}", param="tokens")
 
-    def _library(self, model: models.BPE, spec: PreTokenizerSpec, added: Sequence[int]) -> _Library:
-        library = _Library(model)
-        library.pre_tokenizer = spec.build()
-        library.add_special_tokens([AddedToken(self._tokens[i], normalized=False, special=True) for i in added])
-        return library
-
-
-def _model(vocabulary: Vocabulary, spec: PreTokenizerSpec) -> models.BPE:
-    ids = dict(zip(vocabulary.tokens, range(len(vocabulary.tokens)), strict=True))
-    merges = [(left, right) for left, _, right in [merge.partition(" ") for merge in vocabulary.merges]]
-    try:
-        return models.BPE(vocab=ids, merges=merges, ignore_merges=spec.ignore_merges)
-    except Exception as error:  # the library raises bare Exception, with a text that names the merge
-        raise ModelFileError(f"tokenizer.ggml.merges does not fit the vocabulary: {error}") from None
-
-
-def _token_bytes(vocabulary: Vocabulary) -> list[bytes]:
-    """The bytes of every token. The byte-level alphabet writes each byte as one printable character, so one translation
-    of the whole vocabulary, with a separator outside of it, does for all normal tokens (30 ms for 49,152)."""
-    table = {ord(char): chr(value) for value, char in enumerate(_byte_alphabet())} | {ord("\n"): "\u0100"}
-    normal = [
-        token if kind == _NORMAL and "\n" not in token else ""
-        for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    ]
-    pieces = "\n".join(normal).translate(table).split("\u0100")
-    return [
-        _latin(piece) if piece else _literal(vocabulary.tokens[i], vocabulary.kinds[i])
-        for i, piece in enumerate(pieces)
-    ]
-
-
-def _latin(piece: str) -> bytes:
-    try:
-        return piece.encode("latin-1")
-    except UnicodeEncodeError:  # not of the alphabet: what a normal token of such a file means is its own text
-        return piece.encode()
-
-
-def _literal(token: str, kind: int) -> bytes:
-    """Control and user-defined tokens are written as plain text, byte tokens as <0xNN>."""
-    return bytes.fromhex(token[3:-1]) if kind == _BYTE else token.encode()
-
 
 def _whole_characters(data: bytes) -> str | None:
     try:
         return data.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _byte_alphabet() -> list[str]:
-    """The 256 characters that stand for bytes 0 to 255: printable Latin-1 for itself, the others from U+0100 on."""
-    printable = set(ByteLevel.alphabet())
-    others = iter(range(0x100, 0x200))
-    return [chr(byte) if chr(byte) in printable else chr(next(others)) for byte in range(256)]
-
-
-def _pre_tokenizer(metadata: Mapping[str, object]) -> PreTokenizerSpec:
-    kind = metadata.get("tokenizer.ggml.model")
-    if kind != "gpt2":
-        raise ModelFileError(f'tokenizer.ggml.model is {kind!r}; known: "gpt2" (byte-level BPE)')
-    name = metadata.get("tokenizer.ggml.pre")
-    spec = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
-    if spec is None:
-        raise ModelFileError(f"tokenizer.ggml.pre is {name!r}; known: {', '.join(sorted(PRE_TOKENIZERS))}")
-    return spec
-
-
-def _read_vocabulary(metadata: Mapping[str, object], spec: PreTokenizerSpec) -> Vocabulary:
-    tokens = _strings(metadata, "tokens")
-    if not tokens:
-        raise ModelFileError("tokenizer.ggml.tokens is empty")
-    kinds = _kinds(metadata, len(tokens))
-    eos_id, *others = (_token_id(metadata, key, len(tokens)) for key in _END_KEYS)
-    return Vocabulary(
-        tokens=tokens,
-        kinds=kinds,
-        merges=_strings(metadata, "merges"),
-        bos_id=_token_id(metadata, "bos_token_id", len(tokens)),
-        eos_id=eos_id,
-        end_ids=frozenset(i for i in (eos_id, *others) if i is not None),
-        wants_bos=_flag(metadata, "add_bos_token", spec.adds_bos),
-        wants_eos=_flag(metadata, "add_eos_token", False),
-        space_prefix=_flag(metadata, "add_space_prefix", False),
-    )
-
-
-def _strings(metadata: Mapping[str, object], key: str) -> list[str]:
-    value = metadata.get(f"tokenizer.ggml.{key}")
-    if not isinstance(value, Sequence | np.ndarray) or set(map(type, value)) - {str}:
-        raise ModelFileError(f"tokenizer.ggml.{key} must be a list of strings, not {type(value).__name__}")
-    return list(value)
-
-
-def _kinds(metadata: Mapping[str, object], n_tokens: int) -> list[int]:
-    value = metadata.get("tokenizer.ggml.token_type")
-    if value is None:
-        return [1] * n_tokens
-    if not isinstance(value, Sequence | np.ndarray) or len(value) != n_tokens:
-        raise ModelFileError(f"tokenizer.ggml.token_type must have one entry for each of the {n_tokens} tokens")
-    return [int(kind) for kind in np.asarray(value).tolist()]
-
-
-def _token_id(metadata: Mapping[str, object], key: str, n_tokens: int) -> int | None:
-    value = metadata.get(f"tokenizer.ggml.{key}")
-    if value is None:
-        return None
-    if not isinstance(value, int | np.integer) or not 0 <= value < n_tokens:
-        raise ModelFileError(f"tokenizer.ggml.{key} is {value!r}; the vocabulary has {n_tokens} tokens")
-    return int(value)
-
-
-def _flag(metadata: Mapping[str, object], key: str, default: bool) -> bool:
-    return bool(metadata.get(f"tokenizer.ggml.{key}", default))

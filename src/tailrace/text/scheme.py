@@ -1,0 +1,64 @@
+"""The contract between a tokenizer and the way its vocabulary cuts text into tokens.
+
+There are three ways: `bytelevel` (words by a regular expression, then ranked merges), `pieces` (merges by score over
+the whole text) and `folder` (whatever a tokenizer.json says). The work itself is always the `tokenizers` library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Library
+from tokenizers.models import Model
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer
+
+from tailrace.text.vocabulary import SPECIAL_KINDS, USER_DEFINED, Vocabulary
+
+# No normal form C is shorter than a third of its text's UTF-8 (three Hangul letters make one syllable of their size).
+NFC_SHRINKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A vocabulary ready for use.
+
+    Two copies of the library's object share one model, because the library keeps the choice as a state: `plain` takes
+    the text of control tokens as text, `parsing` cuts them out first. `data` are the bytes of every token.
+    `shrinks`: a text of n bytes is n / shrinks bytes of tokens or more; 0 where nothing is known.
+    """
+
+    plain: Library
+    parsing: Library
+    data: list[bytes]
+    first_space: str = ""  # put before a text that does not begin with it
+    drops_space: bool = False  # encoding puts a space first that decoding takes away
+    shrinks: int = 1
+
+
+class Scheme(Protocol):
+    def prepare(self, vocabulary: Vocabulary) -> Prepared:
+        """Raises ModelFileError for a vocabulary that this scheme cannot use."""
+
+
+def libraries(
+    vocabulary: Vocabulary, model: Model, normalizer: Normalizer | None, pre_tokenizer: PreTokenizer | None
+) -> tuple[Library, Library]:
+    """(plain, parsing) over one model. User-defined tokens are recognized by both."""
+    user_defined = vocabulary.of_kind(USER_DEFINED)
+    pair = []
+    for added in (user_defined, user_defined + vocabulary.of_kind(*SPECIAL_KINDS)):
+        library = Library(model)
+        library.normalizer = normalizer
+        library.pre_tokenizer = pre_tokenizer
+        library.add_special_tokens(_added([vocabulary.tokens[i] for i in added]))
+        pair.append(library)
+    return pair[0], pair[1]
+
+
+def _added(texts: Sequence[str]) -> list[AddedToken | str]:
+    """Taken as they are, before any normalization. An empty text would be found everywhere."""
+    return [AddedToken(text, normalized=False, special=True) for text in texts if text]
