@@ -35,7 +35,7 @@ def run_benchmark(context: typer.Context, **given: Any) -> None:
         _measure(Options(**(given | {"mix": tuple(given["mix"])})))
 
 
-@bench_app.command()
+@bench_app.command(epilog="\b\nExamples:\n  tailrace bench compare before.json after.json")
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A.json", help="result of --json, the one to compare with")],
     b: Annotated[Path, typer.Argument(metavar="B.json", help="result of --json")],

@@ -59,7 +59,7 @@ def serve(model: ModelArgument = None, *, loaded: Loaded) -> None:
     run_server(loaded)
 
 
-@app.command(epilog=examples("tailrace models", f"tailrace pull {DEFAULT_MODEL}"))
+@app.command(epilog=examples(f"tailrace pull {DEFAULT_MODEL}", "tailrace pull hf:ORG/REPO", "tailrace models"))
 @setting_flags("engine.store")
 def pull(
     name: Annotated[str, typer.Argument(help="what to fetch; see `tailrace models`", autocompletion=model_names)],
