@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -261,3 +263,11 @@ def test_repositories_that_do_not_have_it(text: str, names: tuple[str, ...], sai
     with pytest.raises(StoreError) as caught:
         choose(parse_name(text), files_of(*names))
     assert said in caught.value.message
+
+
+def test_the_store_costs_no_start_up_time() -> None:
+    """What only pulling or loading needs is imported then."""
+    heavy = "{'huggingface_hub', 'numpy', 'tokenizers'} & set(sys.modules)"
+    code = f"import sys, tailrace.engine.store.store; print({heavy})"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert run.stdout == "set()\n"

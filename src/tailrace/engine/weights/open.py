@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailrace.engine.weights.checkpoint import Checkpoint
-from tailrace.engine.weights.safetensors_folder import SafetensorsFolder, is_model_folder
+from tailrace.engine.weights.file_names import is_model_folder
+from tailrace.engine.weights.safetensors_folder import SafetensorsFolder
 from tailrace.engine.weights.split import open_gguf
 from tailrace.errors import ModelFileError
 

@@ -16,25 +16,18 @@ import numpy.typing as npt
 from tailrace.engine.models.hf import ROPE_FACTORS, FolderConfig
 from tailrace.engine.weights.checkpoint import TensorInfo, TensorType, read_json
 from tailrace.engine.weights.dequant import PLAIN, dequantize
+from tailrace.engine.weights.file_names import CONFIG, INDEX, TEMPLATE, TOKENIZER_FILES, WEIGHTS
 from tailrace.engine.weights.safetensors import SafetensorsFile
 from tailrace.errors import ModelFileError
+from tailrace.text.folder import token_text
 from tailrace.text.tokenizer import Tokenizer
 
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-INDEX = f"{WEIGHTS}.index.json"
-TEMPLATE = "chat_template.jinja"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 MAX_SETTINGS = 1 << 20  # bytes of config.json and templates
 MAX_TABLE = 1 << 24  # bytes of tables that grow with the model: the index, tokenizer_config.json
 _F32 = TensorType("F32", 1, 4)
 
 U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
-
-
-def is_model_folder(path: Path) -> bool:
-    return (path / CONFIG).is_file()
 
 
 class SafetensorsFolder:
@@ -52,7 +45,7 @@ class SafetensorsFolder:
         self._made: dict[str, F32] = {}  # tensors that the folder has as numbers of its configuration
         self._from_one: set[str] = set()
         self.tensors = dict(self._named(config))
-        self.metadata: dict[str, Any] = {"general.name": path.resolve().name, **config.metadata(), **_texts(path)}
+        self.metadata: dict[str, Any] = {"general.name": path.absolute().name, **config.metadata(), **_texts(path)}
 
     def raw(self, name: str) -> U8:
         """The stored bytes as uint8 [rows, bytes per row], read-only; a vector is one row."""
@@ -65,7 +58,7 @@ class SafetensorsFolder:
         return (dequantize(raw, shard.tensors[info.name].type.name) + np.float32(1)).view(np.uint8)
 
     def tokenizer(self) -> Tokenizer:
-        raise ModelFileError(f"{self.path}: its tokenizer cannot be read.")
+        return Tokenizer.from_hf(self.path)
 
     def _named(self, config: FolderConfig) -> Iterator[tuple[str, TensorInfo]]:
         for shard in self._shards:
@@ -126,7 +119,7 @@ def _single(folder: Path) -> Path:
 def _texts(folder: Path) -> dict[str, str]:
     """The chat template and how the start and end token are written."""
     settings = read_json(folder / TOKENIZER_FILES[1], MAX_TABLE) if (folder / TOKENIZER_FILES[1]).is_file() else {}
-    found = {f"tokenizer.{key}": _token(settings.get(key)) for key in ("bos_token", "eos_token")}
+    found = {f"tokenizer.{key}": token_text(settings.get(key)) for key in ("bos_token", "eos_token")}
     found["tokenizer.chat_template"] = _template(folder, settings)
     return {key: text for key, text in found.items() if text is not None}
 
@@ -141,10 +134,4 @@ def _template(folder: Path, settings: dict[str, Any]) -> str | None:
     if isinstance(found, list):  # several, by name
         named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
         found = named.get("default")
-    return found if isinstance(found, str) else None
-
-
-def _token(value: Any) -> str | None:
-    """A token's text: as such, or inside an object."""
-    found = value.get("content") if isinstance(value, dict) else value
     return found if isinstance(found, str) else None

@@ -6,7 +6,6 @@ are there, agree with each other and are in their places; a single part is `gguf
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.engine.weights.checkpoint import TensorInfo
+from tailrace.engine.weights.file_names import part_paths
 from tailrace.engine.weights.gguf import GgufFile
 from tailrace.errors import ModelFileError
 from tailrace.text.tokenizer import Tokenizer
-
-PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def open_gguf(path: Path) -> GgufFile | SplitGguf:
@@ -28,14 +26,6 @@ def open_gguf(path: Path) -> GgufFile | SplitGguf:
     if not isinstance(count, int) or count < 0:
         raise ModelFileError(f"{path}: metadata 'split.count' is {count!r}; a whole number is needed.")
     return file if count < 2 else SplitGguf(file, count)
-
-
-def part_paths(path: Path) -> list[Path]:
-    """All parts that the name of one of them tells of, in order; `path` alone if its name is not a part's."""
-    match = PART_NAME.fullmatch(path.name)
-    if match is None:
-        return [path]
-    return [path.with_name(f"{match['stem']}-{k + 1:05}-of-{match['count']}.gguf") for k in range(int(match["count"]))]
 
 
 class SplitGguf:
