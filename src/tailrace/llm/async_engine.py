@@ -135,5 +135,5 @@ def _settled(params: SamplingParams | None, fields: dict[str, Any]) -> SamplingP
     return (params or SamplingParams()).but(**fields)
 
 
-def _silent(tokens: int, done: bool) -> None:
+def _silent(made: int, prompt: int) -> None:
     pass

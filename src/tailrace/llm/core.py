@@ -17,7 +17,7 @@ from tailrace.types import TokenEvent
 
 _AHEAD = 2  # requests given to the engine, in multiples of what it runs at once
 
-Tell = Callable[[int, bool], None]  # (tokens just made, whether a prompt is done)
+Tell = Callable[[int, int], None]  # (tokens just made, tokens of a prompt that is done, else 0)
 
 
 def engine_config(model: str | Path | None, settings: Mapping[str, object]) -> EngineConfig:
@@ -49,10 +49,10 @@ class Core:
         try:
             async with aclosing(self.stream(job)) as stream:
                 async for batch in stream:
-                    tell(collector.take(batch), False)
+                    tell(collector.take(batch), 0)
         except TailraceError as raised:
             error = raised
-        tell(0, True)
+        tell(0, len(job.request.prompt))
         return collector.completion(error)
 
     async def complete_all(self, jobs: Sequence[Job], tell: Tell) -> list[Completion]:

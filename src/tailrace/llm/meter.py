@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -14,45 +14,45 @@ from tailrace.clock import Clock
 
 
 class Meter:
-    """Prompts done and tokens made. `tell` is the Core's."""
+    """Tokens made, and tokens of prompts that are done. `tell` is the Core's."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, advance: Callable[[], None]) -> None:
         self._clock = clock
         self._started = clock.now()
-        self.tokens = 0
-        self.done = 0
+        self._advance = advance
+        self.made = 0
+        self.read = 0
 
-    def tell(self, tokens: int, done: bool) -> None:
-        self.tokens += tokens
-        self.done += done
+    def tell(self, made: int, prompt: int) -> None:
+        self.made += made
+        if prompt:
+            self.read += prompt
+            self._advance()
 
     def __str__(self) -> str:
+        """Generated tokens a second; of a call that generates none, prompt tokens."""
         seconds = self._clock.now() - self._started
-        return f"{self.tokens / seconds:,.0f} tok/s" if seconds > 0 else ""
+        return f"{(self.made or self.read) / seconds:,.0f} tok/s" if seconds > 0 else ""
 
 
 class _Speed(ProgressColumn):
-    def __init__(self, meter: Meter) -> None:
+    """The meter's own words, which need no update of the task."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self._meter = meter
+        self.meter: Meter | None = None
 
     def render(self, task: Task) -> Text:
-        task.completed = self._meter.done
-        return Text(str(self._meter))
+        return Text(str(self.meter or ""))
 
 
 @contextmanager
 def metered(what: str, total: int, clock: Clock, *, show: bool) -> Iterator[Meter]:
     """Drawn on stderr while open, if that is a terminal."""
-    meter = Meter(clock)
-    columns = (
-        _Speed(meter),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=not (show and sys.stderr.isatty())) as bar:
+    speed = _Speed()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
+    drawn = show and sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), disable=not drawn) as bar:
         task = bar.add_task(what, total=total)
-        yield meter
-        bar.update(task, completed=meter.done)
+        speed.meter = Meter(clock, lambda: bar.advance(task))
+        yield speed.meter
