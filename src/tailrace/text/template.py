@@ -25,24 +25,31 @@ MAX_SOURCE = 256 * 1024  # characters; the longest in use have about 20,000
 MAX_OUTPUT = 8_000_000  # characters of a rendered prompt
 MAX_REASON = 500  # characters of a template's own words in an error
 
+DEFAULT, WITH_TOOLS = "default", "tool_use"  # the names that model folders give
+_TEMPLATE_KEYS = {DEFAULT: "tokenizer.chat_template", WITH_TOOLS: "tokenizer.chat_template.tool_use"}
+
 NO_TEMPLATE = (
     "this model has no chat template, so it cannot answer chats; start the server with --chat-template FILE, "
     "or use /v1/completions"
 )
 
+# What templates may ask for without knowing whether a request has it.
+_ABSENT = {"tools": None, "documents": None, "add_generation_prompt": False}
+
 Message = Mapping[str, Any]
 
 
 class ChatTemplate:
-    """One compiled template. Immutable: several threads may render at once.
+    """A model's template, compiled. Immutable: several threads may render at once.
 
-    `bos` and `eos` are the texts of the start and end token. Raises ConfigError or ModelFileError (`error`) with the
-    line when the source is not a template.
+    `source` is one template, or several by name: "default", and "tool_use" for requests with tools. `bos` and `eos` are
+    the texts of the start and end token. Raises ConfigError or ModelFileError (`error`) with the line when a source is
+    not a template.
     """
 
     def __init__(
         self,
-        source: str,
+        source: str | Mapping[str, str],
         *,
         clock: Clock,
         bos: str = "",
@@ -51,27 +58,40 @@ class ChatTemplate:
         origin: str = "chat template",
         error: type[TailraceError] = ConfigError,
     ) -> None:
-        self.source = source
+        sources = {DEFAULT: source} if isinstance(source, str) else source
+        if DEFAULT not in sources:
+            raise error(f'{origin} has no template named "{DEFAULT}", only {", ".join(sorted(sources)) or "none"}')
+        self.source = sources[DEFAULT]
         self._clock = clock
         self._variables: dict[str, Any] = {**(special or {}), "bos_token": bos, "eos_token": eos}
         self._sandbox = Sandbox()
         self._sandbox.globals["strftime_now"] = self._strftime_now
-        self._template = _compile(self._sandbox, source, origin, error)
+        self._template = _compile(self._sandbox, self.source, origin, error)
+        with_tools = sources.get(WITH_TOOLS)
+        self._with_tools = (
+            self._template
+            if with_tools is None
+            else _compile(self._sandbox, with_tools, f"{origin} ({WITH_TOOLS})", error)
+        )
         self._takes_parts = self._probe_parts()
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, object], *, clock: Clock) -> ChatTemplate | None:
-        """The template inside a GGUF file, or None when it has none (chat routes then answer 400 with NO_TEMPLATE)."""
-        source = metadata.get("tokenizer.chat_template")
-        if source is None:
+        """The template that a model brings, or None when it has none (chat routes then answer 400 with NO_TEMPLATE).
+
+        `tokenizer.chat_template`, and `tokenizer.chat_template.tool_use` where a model has one of its own for tools.
+        """
+        sources = {name: metadata.get(key) for name, key in _TEMPLATE_KEYS.items()}
+        found = {name: source for name, source in sources.items() if isinstance(source, str)}
+        if sources[DEFAULT] is None:
             return None
-        if not isinstance(source, str):
+        if DEFAULT not in found:
             raise ModelFileError("tokenizer.chat_template is not a string; use --chat-template FILE")
         return cls(
-            source,
+            found,
             clock=clock,
-            bos=_token_text(metadata, "bos_token_id"),
-            eos=_token_text(metadata, "eos_token_id"),
+            bos=_token_text(metadata, "bos_token"),
+            eos=_token_text(metadata, "eos_token"),
             origin="tokenizer.chat_template",
             error=ModelFileError,
         )
@@ -86,8 +106,8 @@ class ChatTemplate:
         return cls(
             source,
             clock=clock,
-            bos=_token_text(metadata, "bos_token_id"),
-            eos=_token_text(metadata, "eos_token_id"),
+            bos=_token_text(metadata, "bos_token"),
+            eos=_token_text(metadata, "eos_token"),
             origin=f"--chat-template {path}",
         )
 
@@ -114,7 +134,8 @@ class ChatTemplate:
             mark = _mark_end(shown)
             add_generation_prompt = False
         text = self._run(
-            {**variables, "messages": shown, "add_generation_prompt": add_generation_prompt, "tools": tools or None}
+            {**variables, "messages": shown, "add_generation_prompt": add_generation_prompt, "tools": tools or None},
+            self._with_tools if tools else self._template,
         )
         if mark:
             text, found, _ = text.rpartition(mark)
@@ -122,10 +143,10 @@ class ChatTemplate:
                 raise TemplateRefused("the chat template does not show the end of the last message", param="messages")
         return clean_text(text, field="messages")
 
-    def _run(self, variables: dict[str, Any]) -> str:
-        values = self._sandbox.variables(self._clock, **{**self._variables, **variables})
+    def _run(self, variables: dict[str, Any], template: Template) -> str:
+        values = self._sandbox.variables(self._clock, **{**_ABSENT, **self._variables, **variables})
         try:
-            return self._collect(values)
+            return _collect(template, values)
         except Refused as error:
             reason = str(error)[:MAX_REASON] or "it gave no reason"
             raise TemplateRefused(f"the chat template refused the messages: {reason}", param="messages") from None
@@ -133,15 +154,6 @@ class ChatTemplate:
             raise TemplateRefused(f"the chat template needs too much work: {error}", param="messages") from None
         except Exception as error:
             raise TemplateRefused(_reason(error), param="messages") from None
-
-    def _collect(self, values: dict[str, Any]) -> str:
-        pieces, size = [], 0
-        for piece in self._template.generate(values):
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_OUTPUT:
-                raise WorkExceeded(f"it writes more than {MAX_OUTPUT} characters")
-        return "".join(pieces)
 
     def _messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         return [self._message(message, f"messages[{index}]") for index, message in enumerate(messages)]
@@ -161,7 +173,7 @@ class ChatTemplate:
         joined by line ends, since they would print the list as Python writes it."""
         parts = [{"type": "text", "text": "probe-of-parts"}]
         try:
-            text = self._run({"messages": [{"role": "user", "content": parts}], "add_generation_prompt": False})
+            text = self._run({"messages": [{"role": "user", "content": parts}]}, self._template)
         except TemplateRefused:
             return False
         return "probe-of-parts" in text and "'type'" not in text and '"type"' not in text
@@ -170,6 +182,16 @@ class ChatTemplate:
         if len(pattern) > 200 or any(char.isdigit() for char in pattern):  # digits are widths to the C library
             raise WorkExceeded("it formats the date with a width or a long pattern")
         return datetime.fromtimestamp(self._clock.wall()).strftime(pattern)
+
+
+def _collect(template: Template, values: dict[str, Any]) -> str:
+    pieces, size = [], 0
+    for piece in template.generate(values):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_OUTPUT:
+            raise WorkExceeded(f"it writes more than {MAX_OUTPUT} characters")
+    return "".join(pieces)
 
 
 def _compile(sandbox: Sandbox, source: str, origin: str, error: type[TailraceError]) -> Template:
@@ -221,11 +243,11 @@ def _mark_end(messages: list[dict[str, Any]]) -> str:
 
 
 def _token_text(metadata: Mapping[str, object], key: str) -> str:
-    """How the model writes the token: as it says, or as its vocabulary has it; nothing when it names none."""
-    text = metadata.get(f"tokenizer.{key.removesuffix('_id')}")
+    """How the model writes the token; nothing when it names none."""
+    text = metadata.get(f"tokenizer.{key}")  # model folders give the text itself
     if isinstance(text, str):
         return text
-    tokens, token_id = metadata.get("tokenizer.ggml.tokens"), metadata.get(f"tokenizer.ggml.{key}")
+    tokens, token_id = metadata.get("tokenizer.ggml.tokens"), metadata.get(f"tokenizer.ggml.{key}_id")
     if token_id is None or not isinstance(tokens, Sequence):
         return ""
     return str(tokens[int(str(token_id))])
