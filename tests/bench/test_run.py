@@ -106,10 +106,18 @@ async def test_the_same_seed_sends_the_same_prompts() -> None:
     assert prompts[0] == prompts[1] != prompts[2]
 
 
+def test_a_seed_that_is_not_given_is_drawn_and_told() -> None:
+    seeds = [
+        Bench(Options(), RealPace(SystemClock()), Seen(), started=started).report.options.seed
+        for started in (1.0, 1.0, 2.0)
+    ]
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert None not in seeds
+
+
 async def test_prompts_that_the_server_still_had_are_pointed_out() -> None:
     async with live(make_state(FakeBackend(max_context=2048))) as base:
-        first = await bench(base, requests=4, concurrency=1, input="200", output="2")
-        again = await bench(base, requests=4, concurrency=1, input="200", output="2")
+        first, again = [await bench(base, requests=4, concurrency=1, input="200", output="2", seed=7) for _ in range(2)]
     assert first.notes == []
     assert "came from the server's prefix cache" in again.notes[0]
     assert "--seed" in again.notes[0]

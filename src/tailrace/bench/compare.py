@@ -16,7 +16,7 @@ POINTS = ("p50", "p95", "p99")
 LATENCIES = ("ttft_ms", "tpot_ms", "worst_gap_ms", "e2e_ms")
 RATES = ("requests_per_s", "output_tokens_per_s", "input_tokens_per_s")
 SAME_LOAD = ("workload", "input", "output", "concurrency", "rate", "arrival", "trace", "speedup", "length_scale",
-             "prefixes", "prefix_tokens", "turns", "mix", "prompts", "natural_end", "seed")  # fmt: skip
+             "prefixes", "prefix_tokens", "turns", "mix", "prompts", "natural_end")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

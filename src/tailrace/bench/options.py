@@ -58,7 +58,7 @@ class Options:
     max_input: int = flag(0, "shorten longer prompts to so many tokens; 0: none", "N")
     max_output: int = flag(0, "ask for at most so many answer tokens; 0: no bound", "N")
     natural_end: bool = flag(False, "let answers end by themselves instead of at the asked length")
-    seed: int = flag(0, "the same seed gives the same prompts, lengths and arrivals", "N")
+    seed: int | None = flag(None, "the same seed gives the same prompts, lengths and arrivals; drawn if not given", "N")
     # what is made of it
     slo: str = flag("", "bounds a good request meets, such as ttft=500ms,tpot=50ms,itl=200ms,e2e=10s", "BOUNDS")
     attainment: float = flag(0.99, "part of the requests that must meet the SLO in a sweep", "X")

@@ -45,6 +45,8 @@ class Bench:
         """Raises ConfigError for whatever can be seen to be wrong before anything is sent."""
         if options.concurrency is None and not options.open_loop:
             options = replace(options, concurrency=DEFAULT_CONCURRENCY)
+        if options.seed is None:  # prompts that no earlier benchmark left in the server's cache
+            options = replace(options, seed=Random(started).randrange(1 << 31))
         self._options, self._pace, self._watch = options, pace, watch
         self._slo = parse_slo(options.slo)
         self._timeout = seconds(options.timeout, "--timeout")

@@ -33,6 +33,7 @@ def _parts(data: Data) -> Iterator[RenderableType]:
         yield from _run_parts(runs[-1])
     if data["knee"] is not None:
         yield _knee(data["knee"])
+    yield Text(f"seed {data['options']['seed']}", style="dim")
     for note in data["notes"]:
         yield Text(f"note: {note}", style="yellow")
 
