@@ -113,17 +113,17 @@ def _read_library(path: Path) -> Library:
 
 def _add_missing(library: Library, settings: Json) -> None:
     """Tokens that only tokenizer_config.json names, as `transformers` adds them."""
-    listed = settings.get("added_tokens_decoder")
-    for key, entry in sorted(listed.items(), key=lambda item: int(item[0])) if isinstance(listed, Mapping) else ():
+    listed = settings.get("added_tokens_decoder", {})
+    if not isinstance(listed, Mapping) or not all(key.isdecimal() for key in listed):
+        raise ModelFileError("tokenizer_config.json: added_tokens_decoder must be an object with token ids as keys")
+    for index, entry in sorted(((int(key), entry) for key, entry in listed.items()), key=lambda item: item[0]):
         text = token_text(entry)
-        if not text or library.token_to_id(text) is not None:
+        if not isinstance(entry, Mapping) or not text or library.token_to_id(text) is not None:
             continue
         flags = {flag: bool(entry.get(flag, False)) for flag in ("lstrip", "rstrip", "normalized", "single_word")}
         _add(library, AddedToken(text, special=bool(entry.get("special", False)), **flags))
-        if library.token_to_id(text) != int(key):
-            raise ModelFileError(
-                f"tokenizer_config.json gives {text!r} the id {key}, tokenizer.json has no room for it"
-            )
+        if library.token_to_id(text) != index:
+            raise ModelFileError(f"tokenizer_config.json gives {text!r} the id {index}, which tokenizer.json has taken")
 
 
 def _add(library: Library, token: AddedToken) -> None:
