@@ -76,6 +76,7 @@ def write_tiny_gguf(
     hidden: int = 64,
     heads: int = 2,
     kv_heads: int = 1,
+    head_dim: int = 0,
     ffn: int = 128,
     vocab: int = 0,
     context: int = 2048,
@@ -105,13 +106,15 @@ def write_tiny_gguf(
         f"{architecture}.attention.head_count": heads,
         f"{architecture}.attention.head_count_kv": kv_heads,
         f"{architecture}.rope.freq_base": 10000.0,
-        f"{architecture}.rope.dimension_count": hidden // heads,
+        f"{architecture}.rope.dimension_count": head_dim or hidden // heads,
         f"{architecture}.attention.layer_norm_rms_epsilon": 1e-5,
     }
+    if head_dim:
+        metadata |= {f"{architecture}.attention.{part}_length": head_dim for part in ("key", "value")}
+    head_dim = head_dim or hidden // heads
     _write_metadata(writer, metadata | dict(extra or {}))
     vocab = _write_tokenizer(writer, vocab, template)
 
-    head_dim = hidden // heads
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, hidden), "output_norm.weight": (hidden,)}
     if not tied:
         shapes["output.weight"] = (vocab, hidden)

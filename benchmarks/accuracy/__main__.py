@@ -15,10 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from benchmarks.accuracy.gemma import GemmaReference, SentencePieces
 from benchmarks.accuracy.native import compare_native
+from benchmarks.accuracy.pieces import SentencePieces
 from benchmarks.accuracy.schemes import Recorder, Runner, Scheme, convert
 from tests.reference.compare import kl, log_softmax, mean_loss
+from tests.reference.gemma3 import Gemma3Reference
 from tests.reference.gguf_file import GgufFile
 from tests.reference.llama import LlamaReference
 
@@ -107,7 +108,7 @@ def row(name: str, runner: Runner, model, ids, references) -> str:
 
 def open_model(path: str) -> tuple[object, Callable[[str], list[int]]]:
     if GgufFile(path).architecture == "gemma3":
-        gemma = GemmaReference(path)
+        gemma = Gemma3Reference(path)
         pieces = SentencePieces(gemma.file)
         start = gemma.file.value("tokenizer.ggml.bos_token_id")
         return gemma, lambda text: [start, *pieces.encode(text)]

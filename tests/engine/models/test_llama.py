@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailrace.engine.models.base import ModelSpec, Rope
+from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.models.registry import describe
+from tailrace.engine.models.rope import Rope
 from tailrace.engine.weights.gguf import GgufFile
 from tailrace.errors import ModelFileError
 from tests.tiny import tiny_vocab_size, write_tiny_gguf
@@ -30,7 +31,7 @@ def test_dimensions(tmp_path: Path) -> None:
     assert (spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn) == (3, 192, 6, 2, 32, 256)
     assert (spec.vocab, spec.context, spec.name, spec.architecture) == (tiny_vocab_size(), 512, "Tiny Test", "llama")
     assert spec.norm_eps == pytest.approx(1e-5)
-    assert spec.rope == Rope(theta=10000.0, dim=32, interleaved=True)
+    assert spec.ropes[0] == Rope(theta=10000.0, dim=32, interleaved=True)
     assert spec.blocks[2].down == "blk.2.ffn_down.weight"
 
 
@@ -50,7 +51,7 @@ def test_head_size_may_be_given(tmp_path: Path) -> None:
 
 def test_linear_scaling_divides_positions(tmp_path: Path) -> None:
     extra = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
-    rope = spec_of(tmp_path, extra=extra).rope
+    rope = spec_of(tmp_path, extra=extra).ropes[0]
     cos, sin = rope.tables(9)
     plain_cos, plain_sin = Rope(theta=10000.0, dim=32).tables(3)
     np.testing.assert_allclose(cos[[0, 4, 8]], plain_cos, atol=1e-7)
@@ -60,8 +61,8 @@ def test_linear_scaling_divides_positions(tmp_path: Path) -> None:
 def test_frequency_factors_divide_frequencies(tmp_path: Path) -> None:
     factors = np.linspace(1, 8, 16, dtype=np.float32)
     spec = spec_of(tmp_path, tensors={"rope_freqs.weight": factors})
-    assert spec.rope.factors == "rope_freqs.weight"
-    cos, sin = spec.rope.tables(50, factors)
+    assert spec.ropes[0].factors == "rope_freqs.weight"
+    cos, sin = spec.ropes[0].tables(50, factors)
     angle = 49 * 10000.0 ** (-np.arange(16) / 16) / factors
     np.testing.assert_allclose(cos[49], np.cos(angle), atol=1e-6)
     np.testing.assert_allclose(sin[49], np.sin(angle), atol=1e-6)
@@ -91,7 +92,9 @@ def test_rows_stored_in_halves_stay() -> None:
 
 
 def test_an_unknown_architecture_names_those_that_run(tmp_path: Path) -> None:
-    assert "has architecture 'mamba'; those that run here are: llama." in refusal(tmp_path, architecture="mamba")
+    assert "has architecture 'mamba'; those that run here are: gemma3, llama, qwen2, qwen3." in refusal(
+        tmp_path, architecture="mamba"
+    )
 
 
 def test_an_unreadable_tensor_type_names_tensor_and_types(tmp_path: Path) -> None:
@@ -118,7 +121,7 @@ REFUSED = {
     "sharing": (dict(hidden=192, heads=6, kv_heads=4), "6 query heads do not share 4 key heads evenly"),
     "context": (dict(context=1 << 30), "its context is 1073741824 tokens"),
     "rope": (dict(extra={"llama.rope.dimension_count": 48}), "rope covers 48 values; an even number up to 32"),
-    "yarn": (dict(extra={"llama.rope.scaling.type": "yarn"}), "rope scaling 'yarn' is not built"),
+    "longrope": (dict(extra={"llama.rope.scaling.type": "longrope"}), "rope scaling 'longrope' is not built"),
     "experts": (dict(extra={"llama.expert_count": 8}), "a mixture of 8 experts"),
     "values": (dict(extra={"llama.attention.value_length": 64}), "value heads and key heads differ"),
     "layers": (dict(extra={"llama.block_count": 3}), "tensor 'blk.2.attn_norm.weight' is missing"),

@@ -1,24 +1,17 @@
 """The calibration pass against the reference forward pass, and the choice it makes."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from tailrace.engine.models.registry import describe
 from tailrace.engine.weights.calibrate import calibrate, channel_peaks, choose_wide, wide_count
+from tailrace.engine.weights.gguf import GgufFile
+from tailrace.engine.weights.source import WeightSource
+from tests.architectures import REFERENCES, write_tiny
 from tests.reference.canonical import PeakRecorder
 from tests.reference.llama import LlamaReference
 from tests.tiny import write_tiny_gguf
-
-
-@dataclass(frozen=True)
-class Shape:
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    norm_eps: float
 
 
 class Source:
@@ -53,43 +46,62 @@ def half_split(w, head_dim):
 def tables(model, tokens):
     frequency = model.rope_base ** (-np.arange(0, model.head_dim, 2) / model.head_dim)
     angle = np.arange(tokens)[:, None] * frequency
-    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    return [(np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32))]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("calibrate") / "tiny.gguf"
-    return LlamaReference(write_tiny_gguf(path, layers=3, hidden=128, heads=4, kv_heads=2, ffn=192))
+    return write_tiny_gguf(path, layers=3, hidden=128, heads=4, kv_heads=2, ffn=192)
 
 
 @pytest.fixture(scope="module")
-def shape(model):
-    return Shape(model.layers, model.heads, model.kv_heads, model.head_dim, float(model.eps))
+def model(path):
+    return LlamaReference(path)
+
+
+@pytest.fixture(scope="module")
+def spec(path):
+    return describe(GgufFile(path))
 
 
 IDS = [(7 * i * i + 3 * i) % 250 for i in range(40)]
 
 
-def test_peaks_are_those_of_the_reference_forward_pass(model, shape):
+def test_peaks_are_those_of_the_reference_forward_pass(model, spec):
     recorder = PeakRecorder()
     model.logits(IDS, recorder)
-    peaks = channel_peaks(shape, model.embedding[IDS], *tables(model, 64), Source(model))
+    peaks = channel_peaks(spec, model.embedding[IDS], tables(model, 64), Source(model))
     assert peaks.keys() == recorder.peaks.keys()
     for name, peak in peaks.items():
         np.testing.assert_allclose(peak, recorder.peaks[name], rtol=2e-4, atol=1e-6, err_msg=name)
 
 
-def test_every_weight_is_asked_for_once_in_layer_order(model, shape):
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma3"])
+def test_other_architectures_match_their_references(architecture, tmp_path):
+    caps = {"gemma3.attention.sliding_window": 9, "gemma3.attn_logit_softcapping": 4.0}
+    path = write_tiny(architecture, tmp_path / "tiny.gguf", extra=caps if architecture == "gemma3" else {})
+    file, recorder = GgufFile(path), PeakRecorder()
+    reference, source = REFERENCES[architecture](path), WeightSource(file, describe(file))
+    reference.logits(IDS, recorder)
+    embedded = reference.embedding[IDS] * np.float32(source.spec.embedding_scale)
+    peaks = channel_peaks(source.spec, embedded, source.rope_tables(40), source.calibration_weight)
+    assert peaks.keys() == recorder.peaks.keys()
+    for name, peak in peaks.items():
+        np.testing.assert_allclose(peak, recorder.peaks[name], rtol=5e-4, atol=1e-5, err_msg=name)
+
+
+def test_every_weight_is_asked_for_once_in_layer_order(model, spec):
     source = Source(model)
-    calibrate(shape, model.embedding[IDS], *tables(model, 40), source)
+    calibrate(spec, model.embedding[IDS], tables(model, 40), source)
     layers = [int(name.partition(".")[2]) for name in source.asked[:-1]]
     assert layers == sorted(layers)
-    assert len(source.asked) == len(set(source.asked)) == 9 * shape.layers + 1
+    assert len(source.asked) == len(set(source.asked)) == 9 * spec.layers + 1
     assert source.asked[-1] == "final_norm"
 
 
-def test_every_linear_gets_its_wide_channels(model, shape):
-    wide = calibrate(shape, model.embedding[IDS], *tables(model, 40), Source(model))
+def test_every_linear_gets_its_wide_channels(model, spec):
+    wide = calibrate(spec, model.embedding[IDS], tables(model, 40), Source(model))
     kinds = ("qkv", "o", "gate_up", "down")
     assert set(wide) == {f"{kind}.{layer}" for kind in kinds for layer in range(3)} | {"head"}
     assert {name: channels.size for name, channels in wide.items() if name.endswith(".0")} == {
@@ -132,15 +144,15 @@ def test_magnitudes_count_to_three_digits_whatever_their_scale():
     assert choose_wide(peak).tolist() == [*range(63), 101]
 
 
-def test_the_number_of_threads_changes_no_choice(model, shape):
-    arguments = (shape, model.embedding[IDS], *tables(model, 40))
+def test_the_number_of_threads_changes_no_choice(model, spec):
+    arguments = (spec, model.embedding[IDS], tables(model, 40))
     alone = calibrate(*arguments, Source(model))
     for threads in (2, 3, 200):  # the last: more than some matrices have rows
         found = calibrate(*arguments, Source(model), threads=threads)
         assert {name: wide.tolist() for name, wide in found.items()} == {n: w.tolist() for n, w in alone.items()}
 
 
-def test_blas_starts_no_threads_of_its_own(model, shape):
+def test_blas_starts_no_threads_of_its_own(model, spec):
     """Its threads spin while they wait; the limit holds while weights are asked for and is lifted behind."""
     before, during = [], []
 
@@ -153,7 +165,7 @@ def test_blas_starts_no_threads_of_its_own(model, shape):
             return super().__call__(name)
 
     before = limits()
-    calibrate(shape, model.embedding[IDS], *tables(model, 40), Watched(model))
+    calibrate(spec, model.embedding[IDS], tables(model, 40), Watched(model))
     assert set(during) <= {1}
     assert limits() == before
 

@@ -110,10 +110,10 @@ def test_llama3_scaling_becomes_factors(tmp_path: Path) -> None:
     folder = write_tiny_folder(tmp_path / "tiny", config={"rope_scaling": LLAMA3, "rope_theta": 500000.0})
     checkpoint = open_checkpoint(folder)
     spec = describe(checkpoint)
-    assert spec.rope.factors == "rope_freqs.weight"
+    assert spec.ropes[0].factors == "rope_freqs.weight"
     config = FolderConfig(json.loads((folder / "config.json").read_text()), "")
-    expected = spec.rope.tables(9, config.rope_factors())
-    for found, table in zip(WeightSource(checkpoint, spec).rope_tables(9), expected, strict=True):
+    expected = spec.ropes[0].tables(9, config.rope_factors())
+    for found, table in zip(WeightSource(checkpoint, spec).rope_tables(9)[0], expected, strict=True):
         np.testing.assert_array_equal(found, table)
 
 

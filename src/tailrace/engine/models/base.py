@@ -6,56 +6,22 @@ shapes and readable types, none left over that would silently be ignored. Knows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from tailrace.engine.weights.checkpoint import Checkpoint
+from tailrace.engine.models.metadata import Metadata
+from tailrace.engine.models.rope import Rope
 from tailrace.engine.weights.dequant import DEQUANTIZABLE
-from tailrace.errors import ModelFileError
-
-F32 = npt.NDArray[np.float32]
 
 MAX_CONTEXT = 1 << 20  # tokens; the rope tables are computed for all of them
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
-    """Rotary position embedding (Su et al., 2021, arXiv:2104.09864) of the first `dim` values of each head.
-
-    `linear` divides positions (position interpolation, Chen et al., 2023, arXiv:2306.15595). `factors` names a tensor
-    [dim / 2] that divides each frequency. `interleaved`: the file stores rows as pairs (2i, 2i+1), the executor
-    rotates pairs (i, i + dim/2), so query and key rows are reordered at load.
-    """
-
-    theta: float
-    dim: int
-    linear: float = 1.0
-    factors: str | None = None
-    interleaved: bool = False
-
-    def tables(self, positions: int, factors: F32 | None = None) -> tuple[F32, F32]:
-        """(cos, sin) [positions, dim / 2], computed in float64."""
-        frequency = self.theta ** (-np.arange(0, self.dim, 2) / self.dim) / self.linear
-        if factors is not None:
-            frequency = frequency / factors
-        angle = np.outer(np.arange(positions), frequency)
-        return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-
-    def row_order(self, heads: int, head_dim: int) -> npt.NDArray[np.intp]:
-        """Stored row for each row the executor wants, over `heads` heads: `w = stored[order]`."""
-        within = np.arange(head_dim)
-        if self.interleaved:
-            within[: self.dim] = within[: self.dim].reshape(-1, 2).T.ravel()
-        return (np.arange(heads)[:, None] * head_dim + within).ravel()
-
-
-@dataclass(frozen=True, slots=True)
 class LayerTensors:
-    """Tensor names of one decoder layer: pre-norm attention, then a pre-norm gated feed-forward (SwiGLU)."""
+    """Tensor names of one decoder layer: pre-norm attention, then a pre-norm gated feed-forward; and how it attends.
+
+    None: the layer has no such part. `window` is how many keys a query sees, itself included (0: all of them), `rope`
+    indexes the model's.
+    """
 
     attn_norm: str
     q: str
@@ -66,11 +32,23 @@ class LayerTensors:
     gate: str
     up: str
     down: str
+    q_bias: str | None = None
+    k_bias: str | None = None
+    v_bias: str | None = None
+    q_norm: str | None = None  # of each head, before rope
+    k_norm: str | None = None
+    attn_out_norm: str | None = None  # behind the sublayer, before the residual sum
+    ffn_out_norm: str | None = None
+    window: int = 0
+    rope: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The declaration of one model. `head` is the embedding's tensor when the two are tied."""
+    """The declaration of one model. `head` is the embedding's tensor when the two are tied.
+
+    `attention_scale` multiplies scores (0: 1 / sqrt(head_dim)); a softcap turns x into cap * tanh(x / cap) (0: none).
+    """
 
     architecture: str
     name: str
@@ -83,11 +61,16 @@ class ModelSpec:
     vocab: int
     context: int
     norm_eps: float
-    rope: Rope
+    ropes: tuple[Rope, ...]
     embedding: str
     final_norm: str
     head: str
     blocks: tuple[LayerTensors, ...]
+    activation: str = "silu"  # or "gelu", in its tanh form
+    embedding_scale: float = 1.0
+    attention_scale: float = 0.0
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
 
     @property
     def tied(self) -> bool:
@@ -96,13 +79,12 @@ class ModelSpec:
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor the executor needs, with its shape in NumPy order."""
         q_rows, kv_rows = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
+        shapes: dict[str | None, tuple[int, ...]] = {
             self.embedding: (self.vocab, self.hidden),
             self.head: (self.vocab, self.hidden),
             self.final_norm: (self.hidden,),
         }
-        if self.rope.factors is not None:
-            shapes[self.rope.factors] = (self.rope.dim // 2,)
+        shapes |= {rope.factors: (rope.dim // 2,) for rope in self.ropes}
         for block in self.blocks:
             shapes |= {
                 block.attn_norm: (self.hidden,),
@@ -114,39 +96,15 @@ class ModelSpec:
                 block.gate: (self.ffn, self.hidden),
                 block.up: (self.ffn, self.hidden),
                 block.down: (self.hidden, self.ffn),
+                block.q_bias: (q_rows,),
+                block.k_bias: (kv_rows,),
+                block.v_bias: (kv_rows,),
+                block.q_norm: (self.head_dim,),
+                block.k_norm: (self.head_dim,),
+                block.attn_out_norm: (self.hidden,),
+                block.ffn_out_norm: (self.hidden,),
             }
-        return shapes
-
-
-class Metadata:
-    """Typed reads from a file's metadata; a missing or odd value is an error that names the key."""
-
-    def __init__(self, file: Checkpoint) -> None:
-        self.file = file
-        self.values: Mapping[str, Any] = file.metadata
-
-    def error(self, found: str) -> ModelFileError:
-        return ModelFileError(f"{self.file.path}: {found}")
-
-    def size(self, key: str, default: int | None = None) -> int:
-        """A whole number above zero."""
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
-            raise self.error(f"metadata {key!r} is {value!r}; a whole number above 0 is needed.")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite number above zero."""
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise self.error(f"metadata {key!r} is {value!r}; a number above 0 is needed.")
-        return float(value)
-
-    def text(self, key: str, default: str) -> str:
-        value = self.values.get(key, default)
-        if not isinstance(value, str):
-            raise self.error(f"metadata {key!r} is {value!r}; text is needed.")
-        return value
+        return {name: shape for name, shape in shapes.items() if name is not None}
 
 
 def check_dimensions(spec: ModelSpec, metadata: Metadata) -> None:
@@ -164,8 +122,9 @@ def check_dimensions(spec: ModelSpec, metadata: Metadata) -> None:
         raise metadata.error(f"{spec.heads} query heads do not share {spec.kv_heads} key heads evenly.")
     if spec.context > MAX_CONTEXT:
         raise metadata.error(f"its context is {spec.context} tokens; up to {MAX_CONTEXT} can be run.")
-    if spec.rope.dim % 2 or spec.rope.dim > spec.head_dim:
-        raise metadata.error(f"rope covers {spec.rope.dim} values; an even number up to {spec.head_dim} is needed.")
+    for rope in spec.ropes:
+        if rope.dim % 2 or rope.dim > spec.head_dim:
+            raise metadata.error(f"rope covers {rope.dim} values; an even number up to {spec.head_dim} is needed.")
 
 
 def check_tensors(spec: ModelSpec, metadata: Metadata, ignored: tuple[str, ...] = ()) -> None:

@@ -155,7 +155,7 @@ class FolderConfig:
         yield "rope.scaling.factor", self._number(self._rope, "factor")
         keys = {
             "original_max_position_embeddings": "original_context_length",
-            "attention_factor": "attn_factor",
+            "attention_factor": "attention_factor",
             "beta_fast": "yarn_beta_fast",
             "beta_slow": "yarn_beta_slow",
         }

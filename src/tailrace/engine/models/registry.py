@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import MappingProxyType
 
-from tailrace.engine.models import llama
+from tailrace.engine.models import gemma3, llama, qwen2, qwen3
 from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.weights.checkpoint import Checkpoint
 from tailrace.errors import ModelFileError
 
-ARCHITECTURES = MappingProxyType[str, Callable[[Checkpoint], ModelSpec]]({"llama": llama.describe})
+ARCHITECTURES = MappingProxyType[str, Callable[[Checkpoint], ModelSpec]](
+    {"llama": llama.describe, "qwen2": qwen2.describe, "qwen3": qwen3.describe, "gemma3": gemma3.describe}
+)
 
 
 def describe(file: Checkpoint) -> ModelSpec:

@@ -183,6 +183,13 @@ def _native_spec(spec: ModelSpec, max_context: int) -> _native.ModelSpec:
         "vocab": spec.vocab,
         "norm_eps": spec.norm_eps,
         "max_positions": max_context,
+        "activation": spec.activation,
+        "embedding_scale": spec.embedding_scale,
+        "attention_scale": spec.attention_scale,
+        "attention_softcap": spec.attention_softcap,
+        "logit_softcap": spec.logit_softcap,
+        "windows": [block.window for block in spec.blocks],
+        "ropes": [block.rope for block in spec.blocks],
     }
 
 
@@ -200,7 +207,10 @@ def _set_parts(model: _native.Model, source: WeightSource, packed: Packed, max_c
     sizes[f"embedding {fmt}"] = rows.nbytes
     for name, weight in source.norms().items():
         model.set_norm(name, weight)
-    model.set_rope(*source.rope_tables(max_context))
+    for name, bias in source.biases().items():
+        model.set_bias(name, bias)
+    for table, (cos, sin) in enumerate(source.rope_tables(max_context)):
+        model.set_rope(cos, sin, table)
     model.finish()
     return sizes
 

@@ -76,14 +76,14 @@ def calibration_tokens(tokenizer: Tokenizer, vocab: int) -> Tokens:
 def _calibrated(source: WeightSource, progress: Progress, threads: int) -> dict[str, Wide]:
     spec = source.spec
     ids = calibration_tokens(source.file.tokenizer(), spec.vocab)[: spec.context]
-    cos, sin = source.rope_tables(len(ids))
+    embedded = source.embedding_rows(ids) * np.float32(spec.embedding_scale)
 
     def weight(name: str) -> npt.NDArray[np.float32]:
         layer = name.partition(".")[2]
         progress("calibrating", int(layer) / spec.layers if layer else 1.0)
         return source.calibration_weight(name)
 
-    return calibrate(spec, source.embedding_rows(ids), cos, sin, weight, threads=threads)
+    return calibrate(spec, embedded, source.rope_tables(len(ids)), weight, threads=threads)
 
 
 @quiet()

@@ -55,21 +55,40 @@ class WeightSource:
         return result
 
     def norms(self) -> dict[str, F32]:
-        """Norm weights by the executor's names: "attn.{layer}", "ffn.{layer}", "final"."""
-        names = {"final": self.spec.final_norm}
+        """Norm weights by the executor's names: "attn.{layer}", "ffn.{layer}", "q.{layer}", ..., "final"."""
+        names: dict[str, str | None] = {"final": self.spec.final_norm}
         for layer, block in enumerate(self.spec.blocks):
-            names |= {f"attn.{layer}": block.attn_norm, f"ffn.{layer}": block.ffn_norm}
-        return {name: self._finite(tensor, self._vector(tensor)) for name, tensor in names.items()}
+            names |= {
+                f"attn.{layer}": block.attn_norm,
+                f"ffn.{layer}": block.ffn_norm,
+                f"q.{layer}": block.q_norm,
+                f"k.{layer}": block.k_norm,
+                f"attn_out.{layer}": block.attn_out_norm,
+                f"ffn_out.{layer}": block.ffn_out_norm,
+            }
+        return {name: self._checked_vector(tensor) for name, tensor in names.items() if tensor is not None}
 
-    def rope_tables(self, positions: int) -> tuple[F32, F32]:
-        """(cos, sin) [positions, rope dim / 2]."""
-        tensor = self.spec.rope.factors
+    def biases(self) -> dict[str, F32]:
+        """By the names of the linears they belong to, in the order of their rows."""
+        found = {}
+        for layer, block in enumerate(self.spec.blocks):
+            parts = [name for name in (block.q_bias, block.k_bias, block.v_bias) if name is not None]
+            if parts:
+                joined = np.concatenate([self._checked_vector(name) for name in parts])
+                found[f"qkv.{layer}"] = joined[_qkv_order(self.spec)]
+        return found
+
+    def rope_tables(self, positions: int) -> list[tuple[F32, F32]]:
+        """(cos, sin) [positions, rope dim / 2] of each rope."""
+        return [rope.tables(positions, self._rope_factors(rope.factors)) for rope in self.spec.ropes]
+
+    def _rope_factors(self, tensor: str | None) -> F32 | None:
         if tensor is None:
-            return self.spec.rope.tables(positions)
-        factors = self._finite(tensor, self._vector(tensor))
+            return None
+        factors = self._checked_vector(tensor)
         if not (factors > 0).all():
             raise ModelFileError(f"{self.file.path}: tensor {tensor!r} holds rope factors that are not above 0.")
-        return self.spec.rope.tables(positions, factors)
+        return factors
 
     def is_affine4(self, linear: Linear) -> bool:
         return all(self.type_of(tensor) in AFFINE4 for tensor in linear.tensors)
@@ -100,19 +119,15 @@ class WeightSource:
         return dequantize(self.file.raw(tensor)[ids], self.type_of(tensor))
 
     def calibration_weight(self, name: str) -> F32:
-        """The weights that `calibrate` asks for, by its names ("q.3", "attn_norm.3", "final_norm")."""
+        """The weights that `calibrate` asks for, by its names ("q.3", "q_bias.3", "attn_norm.3", "final_norm")."""
         part, _, layer = name.partition(".")
         if part == "final_norm":
             return self._vector(self.spec.final_norm)
         tensor: str = getattr(self.spec.blocks[int(layer)], part)
-        if part.endswith("norm"):
-            return self._vector(tensor)
-        if part in ("q", "k"):
-            rows: F32 = self.matrix(tensor)[
-                _rope_order(self.spec, self.spec.heads if part == "q" else self.spec.kv_heads)
-            ]
-            return rows
-        return self.matrix(tensor)
+        values = self._vector(tensor) if part.endswith(("norm", "bias")) else self.matrix(tensor)
+        if part in ("q", "k", "q_bias", "k_bias"):
+            return values[_rope_order(self.spec, self.spec.heads if part[0] == "q" else self.spec.kv_heads)]
+        return values
 
     def type_of(self, tensor: str) -> str:
         return self.file.tensors[tensor].type.name
@@ -124,6 +139,9 @@ class WeightSource:
         values: F32 = self.matrix(tensor)[0]
         return values
 
+    def _checked_vector(self, tensor: str) -> F32:
+        return self._finite(tensor, self._vector(tensor))
+
     def _finite(self, tensor: str, values: F32) -> F32:
         if not np.isfinite(values).all():
             raise ModelFileError(f"{self.file.path}: tensor {tensor!r} holds NaN or infinity.")
@@ -131,7 +149,7 @@ class WeightSource:
 
 
 def _rope_order(spec: ModelSpec, heads: int) -> Order:
-    return spec.rope.row_order(heads, spec.head_dim)
+    return spec.ropes[0].row_order(heads, spec.head_dim)  # one row order whatever the frequencies
 
 
 def _qkv_order(spec: ModelSpec) -> Order:
