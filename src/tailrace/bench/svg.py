@@ -9,7 +9,7 @@ from html import escape
 from tailrace.bench.charts import Chart
 
 WIDTH, HEIGHT = 460, 280
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 30, 42
+LEFT, RIGHT, TOP, BOTTOM = 58, 24, 30, 42
 COLORS = ("#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a")
 STYLE = (
     "body{font:14px system-ui,sans-serif;margin:24px;color:#1f2328;background:#fff}h1{font-size:18px}"

@@ -18,6 +18,7 @@ LATENCIES = (
     ("e2e_ms", "end to end"),
     ("queue_ms", "queue (server)"),
 )
+RUN_COLUMNS = ("sent", "failed", "req/s", "out/s", "TTFT p50", "p95", "TPOT p50", "p95", "good/s", "SLO")
 
 
 def show(console: Console, data: Data) -> None:
@@ -96,19 +97,19 @@ def _error_table(summary: Data) -> Table:
 
 
 def _runs_table(data: Data) -> Table:
-    table = _table(
-        "run", "requests", "errors", "req/s", "out tok/s", "TTFT p50", "p95", "TPOT p50", "p95", "goodput", "SLO"
-    )
-    best = (data["knee"] or {}).get("load")
-    for run in sorted(data["runs"], key=lambda run: run["load"] or 0) if data["knee"] else data["runs"]:
+    """Narrow enough for 80 columns."""
+    knee = data["knee"]
+    table = _table("load" if knee else "run", *RUN_COLUMNS)
+    for run in sorted(data["runs"], key=lambda run: run["load"] or 0) if knee else data["runs"]:
         summary = run["summary"]
         latency, rates = summary["latency"], summary["throughput"]
-        cells = [str(summary["requests"]), str(sum(summary["errors"].values()))]
-        cells += [f"{rates['requests_per_s']:.2f}", f"{rates['output_tokens_per_s']:.1f}"]
+        cells = [f"{run['load']:g}" if knee else run["label"], str(summary["requests"])]
+        cells += [str(sum(summary["errors"].values())), f"{rates['requests_per_s']:.2f}"]
+        cells.append(f"{rates['output_tokens_per_s']:.1f}")
         cells += [_cell(latency[metric], key) for metric in ("ttft_ms", "tpot_ms") for key in ("p50", "p95")]
         met = summary["attainment"] is not None
         cells += [f"{summary['goodput_per_s']:.2f}", f"{summary['attainment']:.1%}"] if met else ["", ""]
-        table.add_row(run["label"], *cells, style="bold green" if best is not None and run["load"] == best else None)
+        table.add_row(*cells, style="bold green" if knee and run["load"] == knee["load"] else None)
     return table
 
 
