@@ -101,6 +101,7 @@ def test_where_the_template_is_found(tmp_path: Path) -> None:
     assert found() is None
     assert found(chat_template="A") == "A"
     assert found(chat_template=several) == "D"
+    assert open_checkpoint(folder).metadata["tokenizer.chat_template.tool_use"] == "T"
     assert found(chat_template=several[:1]) is None
     (folder / "chat_template.jinja").write_text("file")
     assert found(chat_template="A") == "file"

@@ -120,18 +120,21 @@ def _texts(folder: Path) -> dict[str, str]:
     """The chat template and how the start and end token are written."""
     settings = read_json(folder / TOKENIZER_FILES[1], MAX_TABLE) if (folder / TOKENIZER_FILES[1]).is_file() else {}
     found = {f"tokenizer.{key}": token_text(settings.get(key)) for key in ("bos_token", "eos_token")}
-    found["tokenizer.chat_template"] = _template(folder, settings)
+    templates = _templates(folder, settings)
+    found["tokenizer.chat_template"] = templates.get("default")
+    found["tokenizer.chat_template.tool_use"] = templates.get("tool_use")
     return {key: text for key, text in found.items() if text is not None}
 
 
-def _template(folder: Path, settings: dict[str, Any]) -> str | None:
+def _templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
+    """By name: one, or the list of tokenizer_config.json. The default one's own file goes first."""
+    found = settings.get("chat_template")
+    entries = found if isinstance(found, list) else [{"name": "default", "template": found}]
+    pairs = [(entry.get("name"), entry.get("template")) for entry in entries if isinstance(entry, dict)]
+    named = {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
     path = folder / TEMPLATE
     if path.is_file():
         if path.stat().st_size > MAX_SETTINGS:
             raise ModelFileError(f"{path} has more than {MAX_SETTINGS} bytes.")
-        return path.read_text("utf-8", "replace")
-    found = settings.get("chat_template")
-    if isinstance(found, list):  # several, by name
-        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+        named["default"] = path.read_text("utf-8", "replace")
+    return named
