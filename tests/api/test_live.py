@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tailrace.api.head import MAX_HEAD
+from tailrace.api.connection import MAX_HEAD, BoundedConnection
 from tailrace.api.state import AppState
 from tailrace.backends.fake import FakeBackend
 from tailrace.backends.faulty import Fault, FaultyBackend, Kind
@@ -273,3 +273,15 @@ async def test_an_endless_head_is_refused_and_does_not_fill_the_memory(start: by
         async with httpx.AsyncClient(base_url=base) as client:
             large = {"x-large": "z" * 60_000}
             assert (await client.get("/v1/models", headers=large)).status_code == 200
+
+
+async def test_a_client_that_takes_nothing_is_gone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedConnection, "max_stall", 0.05)
+    state = make_state(FakeBackend(max_context=1 << 16))
+    async with live(state) as base:
+        caller = Caller(base)
+        await caller.send({**chat(stream=True, logprobs=True, top_logprobs=20), **LONG, "max_tokens": 20_000})
+        caller.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        ended = {"route": "chat", "outcome": "cancelled"}
+        await until(lambda: state.metrics.registry.get_sample_value("tailrace_requests_total", ended) == 1)
+        assert gauges(state) == (0, 0)

@@ -39,7 +39,7 @@ CAPS = Capabilities(("m",), 1024, VOCAB, 8, block_tokens=64)
         (LoadReport(waiting=1, free_slots=7, free_blocks=-4), Given(1, 0), (1, 1), False),
         (LoadReport(free_slots=8), Given(1, 0), (1, 900), True),  # memory unknown
         (LoadReport(free_slots=1, free_blocks=99), Given(1, 0), (2, 1), False),
-        (LoadReport(running=2, free_slots=4, free_blocks=99), Given(5, 0), (2, 1), False),  # three not in the report
+        (LoadReport(running=2, free_slots=4, free_blocks=99), Given(3, 0), (2, 1), False),  # three not in the report
     ],
 )
 def test_what_fits(load: LoadReport, given: Given, asked: tuple[int, int], fits: bool) -> None:
@@ -271,3 +271,18 @@ async def _all(run: Run) -> int:
         return sum([len(event.token_ids) async for batch in run for event in batch])
     finally:
         await run.close()
+
+
+async def test_an_answer_that_nobody_reads_holds_no_place_once_it_is_made() -> None:
+    plane = Plane(blocks=64, slots=2)
+    place = plane.pipeline.door()
+    unread = plane.pipeline.admit(place, [request("unread", prompt(5, 1), 4, n=2)], Timeline(plane.clock))[0]
+    place.release()
+    first = await asyncio.gather(anext(unread), plane.turn())  # its reader takes the first events and no more
+    assert first[0]
+    for serial in range(4):
+        plane.ask(request(f"r{serial}", prompt(5, serial), 4))
+    await plane.finish()
+    plane.tasks["unread"] = asyncio.create_task(plane._read(unread))
+    await plane.tasks["unread"]
+    assert (plane.pipeline.running, plane.pipeline.waiting) == (0, 0)

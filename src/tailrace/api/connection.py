@@ -1,23 +1,32 @@
-"""uvicorn's HTTP protocol with a bound on a request's head, which neither it nor its parser has: an endless URL or
-header would fill the memory, and collecting it hold up every other connection."""
+"""uvicorn's HTTP protocol with two bounds that it lacks, so that no client can fill the memory of all.
+
+A request's head: collecting an endless URL or header also holds up every other connection. And how long a client may
+leave its answer lying, which is kept for it until it has taken it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD = 256 * 1024  # bytes beyond the first read, by far more than any client sends
+MAX_STALL = 60.0  # seconds
 
 
-class BoundedHead(HttpToolsProtocol):
-    """Answers 431 and closes the connection when a head grows beyond MAX_HEAD."""
+class BoundedConnection(HttpToolsProtocol):
+    """Answers 431 and closes when a head grows beyond MAX_HEAD; closes when for MAX_STALL a client has not taken what
+    fills its buffer, which counts as its leaving."""
+
+    max_stall = MAX_STALL
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._in_head = False
         self._head_bytes = 0
+        self._stalled: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
         begun = self._in_head
@@ -36,6 +45,23 @@ class BoundedHead(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.max_stall, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._moving()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._moving()
+        super().connection_lost(exc)
+
+    def _moving(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _refuse_head(self) -> None:
         if self.cycle is None or self.cycle.response_complete:  # not into the middle of another answer

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from tailrace.api.app import AppState, create_app
-from tailrace.api.head import BoundedHead
+from tailrace.api.connection import BoundedConnection
 from tailrace.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Service:
         self._state = state
         self._server = _Server(
             uvicorn.Config(
-                create_app(state), http=BoundedHead, ws="none", lifespan="off", log_config=None, access_log=False,
+                create_app(state), http=BoundedConnection, ws="none", lifespan="off", log_config=None, access_log=False,
                 server_header=False, timeout_graceful_shutdown=int(_WRITE_OUT), timeout_keep_alive=75,
             )
         )  # fmt: skip

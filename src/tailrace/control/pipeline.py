@@ -54,7 +54,6 @@ class Pipeline:
         self._config = config
         self._queue: FifoQueue[Run] = FifoQueue()
         self._running: dict[str, Run] = {}
-        self._sequences = 0  # dispatched and not finished
         self._rate = DrainRate()
         self._draining = False
         self._idle = asyncio.Event()
@@ -118,16 +117,10 @@ class Pipeline:
 
     # --- called by Run
 
-    def finished_sequence(self) -> None:
-        """A choice has ended in the backend: its slot may be given to the next."""
-        self._sequences -= 1
-        self._release()
-
-    def leave(self, run: Run, open_sequences: int, *, completed: bool) -> None:
+    def leave(self, run: Run, *, completed: bool) -> None:
         """The one end of a run, wherever it is."""
         if not self._queue.remove(run):
             self._running.pop(run.id, None)
-            self._sequences -= open_sequences
         if completed:
             self._rate.completed(self.clock.now(), run.prompt_tokens)
         self._release()
@@ -168,7 +161,6 @@ class Pipeline:
         """Start what the backend has room for."""
         while self._queue and (run := self._queue.pop_ready(self._fits)) is not None:
             self._running[run.id] = run
-            self._sequences += run.sequences
             run.release()
 
     def _fits(self, run: Run) -> bool:
@@ -178,7 +170,7 @@ class Pipeline:
         caps = self.backend.caps
         unseen = [run for run in self._running.values() if not run.begun]
         pledged = sum(prompt_blocks(run.prompt_tokens, caps.block_tokens) + run.sequences for run in unseen)
-        return room(self.backend.load(), caps, Given(self._sequences, pledged))
+        return room(self.backend.load(), caps, Given(sum(run.sequences for run in unseen), pledged))
 
     def _occupancy(self) -> Occupancy:
         """Nobody overtakes the head of the queue: while it waits there is room for nobody."""

@@ -9,7 +9,7 @@ from tailrace.types import Capabilities, LoadReport
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What control has given the backend. `pledged`: KV blocks of those among it that it has not taken in yet."""
+    """What control has given the backend and does not show in its report yet: sequences, and KV blocks for them."""
 
     sequences: int
     pledged: int
@@ -44,10 +44,10 @@ def prompt_blocks(prompt_tokens: int, block_tokens: int) -> int:
 
 
 def room(load: LoadReport, caps: Capabilities, given: Given) -> Room:
-    """From a backend's report, less what was given to it and does not show there yet."""
-    unseen = max(given.sequences - load.running - load.waiting, 0)
+    """From a backend's report, less what was given to it since. Answers that have ended there hold nothing, also when
+    nobody has read them yet."""
     return Room(
-        sequences=min(load.free_slots - unseen, caps.max_sequences - given.sequences),
+        sequences=load.free_slots - given.sequences,
         blocks=None if load.free_blocks is None else load.free_blocks - given.pledged,
         block_tokens=caps.block_tokens,
         idle=given.sequences == 0 and load.running + load.waiting == 0,

@@ -122,7 +122,7 @@ class Run:
         try:
             await self._stop_backend()
         finally:
-            self._pipeline.leave(self, len(self._open), completed=completed)
+            self._pipeline.leave(self, completed=completed)
 
     async def _stop_backend(self) -> None:
         aclose = getattr(self._stream, "aclose", None)
@@ -156,7 +156,6 @@ class Run:
             self._timeline.learn(event.facts, first="learned" not in facts)
             facts["learned"] = True
             self._pipeline.metrics.preempted(event.facts.preemptions, event.facts.recomputed_tokens)
-        self._pipeline.finished_sequence()
         if event.finish is FinishReason.ERROR:
             raise _own_error(event.error, self.id)
         if event.finish is FinishReason.ABORT:
