@@ -27,6 +27,7 @@ from tailrace.text.vocabulary import BYTE, NORMAL, UNUSED, USER_DEFINED, Vocabul
 
 SPACE = "\u2581"
 _SPACE_BYTES = SPACE.encode()
+_BITS = 22
 _HASH_FACTOR = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
 
 
@@ -107,6 +108,7 @@ def pairs_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
 
 
 _Indices = npt.NDArray[np.int64]
+_Hashes = npt.NDArray[np.uint64]
 
 
 def _cuts(pieces: Sequence[str], lengths: _Indices) -> tuple[_Indices, _Indices, _Indices]:
@@ -119,18 +121,29 @@ def _cuts(pieces: Sequence[str], lengths: _Indices) -> tuple[_Indices, _Indices,
     starts = ends - lengths
     hash_of = _SpanHashes("".join(pieces))
     hashes = hash_of(starts, ends)
-    by_hash = np.argsort(hashes)
-    hashes = hashes[by_hash]
     owner = np.repeat(np.arange(len(pieces), dtype=np.int64), lengths)
     at = np.flatnonzero(np.arange(len(owner)) > starts[owner])
-    parts: list[_Indices] = []
-    for side in (0, 1):
-        owned = owner[at]
-        wanted = hash_of(starts[owned], at) if side == 0 else hash_of(at, ends[owned])
-        found = np.searchsorted(hashes, wanted).clip(max=len(hashes) - 1)
-        is_piece = hashes[found] == wanted
-        at, parts = at[is_piece], [part[is_piece] for part in (*parts, by_hash[found])]
-    return owner[at], parts[0], parts[1]
+    owner = owner[at]
+    sides = [hash_of(starts[owner], at), hash_of(at, ends[owner])]
+    possible = np.logical_and(*_may_be_among(hashes, sides))
+    owner, sides = owner[possible], [side[possible] for side in sides]
+    by_hash = np.argsort(hashes)
+    hashes = hashes[by_hash]
+    found = [np.searchsorted(hashes, side).clip(max=len(hashes) - 1) for side in sides]
+    cut = np.logical_and(*(hashes[place] == side for place, side in zip(found, sides, strict=True)))
+    return owner[cut], by_hash[found[0][cut]], by_hash[found[1][cut]]
+
+
+def _may_be_among(hashes: _Hashes, wanted: Sequence[_Hashes]) -> list[npt.NDArray[np.bool_]]:
+    """False for most that are not among `hashes`, at a tenth of the price of looking them up."""
+    present = np.zeros(1 << _BITS, dtype=bool)
+    present[_bucket(hashes)] = True
+    return [present[_bucket(each)] for each in wanted]
+
+
+def _bucket(hashes: _Hashes) -> _Hashes:
+    mixed: _Hashes = ((hashes ^ (hashes >> np.uint64(32))) * np.uint64(_HASH_FACTOR)) >> np.uint64(64 - _BITS)
+    return mixed
 
 
 class _SpanHashes:
@@ -142,12 +155,12 @@ class _SpanHashes:
         np.cumsum(codes * _powers(_HASH_FACTOR, len(codes)), out=self._sums[1:])
         self._unshift = _powers(pow(_HASH_FACTOR, -1, 1 << 64), len(codes) + 1)
 
-    def __call__(self, starts: _Indices, ends: _Indices) -> npt.NDArray[np.uint64]:
-        hashes: npt.NDArray[np.uint64] = (self._sums[ends] - self._sums[starts]) * self._unshift[starts]
+    def __call__(self, starts: _Indices, ends: _Indices) -> _Hashes:
+        hashes: _Hashes = (self._sums[ends] - self._sums[starts]) * self._unshift[starts]
         return hashes
 
 
-def _powers(factor: int, count: int) -> npt.NDArray[np.uint64]:
+def _powers(factor: int, count: int) -> _Hashes:
     powers = np.full(count, factor, dtype=np.uint64)
     powers[:1] = 1
     return np.multiply.accumulate(powers)

@@ -70,7 +70,7 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, object]) -> Tokenizer:
-        """Built from the `tokenizer.ggml.*` keys of a GGUF file (0.2 s for 49,152 tokens, 1 s for 262,144, most of it
+        """Built from the `tokenizer.ggml.*` keys of a GGUF file (0.2 s for 49,152 tokens, 2 s for 262,144, half of it
         the library's).
 
         Raises ModelFileError for a kind of vocabulary or a pre-tokenizer that is not known, and for a missing or
