@@ -46,7 +46,7 @@ async def test_keys(headers: dict[str, str], status: int, code: str | None) -> N
 
 async def test_probes_and_metrics_are_open() -> None:
     async with in_process(make_state(api={"api_keys": KEYS})) as client:
-        for path in ("/health/live", "/health/ready", "/metrics", "/openapi.json"):
+        for path in ("/health", "/health/live", "/health/ready", "/metrics", "/openapi.json"):
             assert (await client.get(path)).status_code == 200
 
 
@@ -73,6 +73,7 @@ async def test_readiness_follows_the_backend() -> None:
         backend.healthy = Health(True)
         state.pipeline.begin_drain()
         assert (await client.get("/health/ready")).status_code == 503
+        assert (await client.get("/health")).status_code == 503
         assert (await client.post("/v1/completions", json={"prompt": "x"})).status_code == 503
 
 

@@ -18,9 +18,13 @@ async def live() -> dict[str, str]:
     return {"status": "live"}
 
 
+@router.get("/health", response_model=Status, responses=errors(503), include_in_schema=False)
 @router.get("/health/ready", response_model=Status, responses=errors(503))
 async def ready(request: Request) -> dict[str, str]:
-    """200 while new work is taken and the engine makes progress; 503 with the reason otherwise."""
+    """200 while new work is taken and the engine makes progress; 503 with the reason otherwise.
+
+    Also at /health, where load generators and other servers' users look.
+    """
     state: AppState = request.app.state.tailrace
     health = await state.pipeline.health()
     if not health.ok:
