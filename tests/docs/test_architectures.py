@@ -61,8 +61,8 @@ read from GGUF metadata; a folder's `config.json` is brought to the same terms f
 {table}
 
 All of them: heads of any size that is a multiple of 32, tied and untied heads, rope scaled by `linear`, `yarn` (with
-its attention factor) or frequency factors (Llama 3.1). Gemma 3 files may set a scale of attention scores and softcaps of
-scores and logits. Each is held against a NumPy forward pass written from its published configuration
+its attention factor) or frequency factors (Llama 3.1). Gemma 3 files may set a scale of attention scores, and softcaps
+of scores and logits. Each is held against a NumPy forward pass written from its published configuration
 (`tests/reference/`), with tiny random checkpoints. Mixtures of experts and other architectures are refused by name, and
 so is a tensor that a declaration does not know: leaving it out would give wrong answers.
 """
