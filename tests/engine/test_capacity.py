@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.engine import capacity
-from tailrace.engine.capacity import available_memory, kv_capacity
+from tailrace.engine.capacity import available_memory, check_asked, kv_capacity
 from tailrace.errors import ConfigError
 
 MIB = 1 << 20
@@ -76,4 +76,13 @@ def test_asked_free_and_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_less_than_a_block_is_refused(asked: int, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError) as caught:
         blocks(asked, free, monkeypatch)
+    assert caught.value.param == "kv_memory"
+
+
+def test_more_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "available_memory", lambda: 100 * MIB)
+    for fine in (0, 100 * MIB):
+        check_asked(fine)
+    with pytest.raises(ConfigError, match=r"104857601 bytes but 104857600 bytes") as caught:
+        check_asked(100 * MIB + 1)
     assert caught.value.param == "kv_memory"

@@ -13,7 +13,7 @@ from tailrace import _native
 from tailrace.clock import Clock
 from tailrace.config import EngineConfig
 from tailrace.engine.calibrate import calibrate
-from tailrace.engine.capacity import kv_capacity
+from tailrace.engine.capacity import check_asked, kv_capacity
 from tailrace.engine.cost import CostModel
 from tailrace.engine.cost_file import cost_file, keep_costs, recall_costs
 from tailrace.engine.kv.manager import KvManager
@@ -62,6 +62,7 @@ def assemble(
     """The engine around a loaded model."""
     size = _native.BLOCK_TOKENS
     max_blocks = -(-loaded.max_context // size)
+    check_asked(config.kv_memory)
     capacity = kv_capacity(
         config.kv_memory,
         _native.KvCache.bytes_per_block(loaded.native_spec),

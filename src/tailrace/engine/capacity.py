@@ -66,6 +66,15 @@ def kv_capacity(
     return Capacity(blocks, block_bytes, block_tokens, "free_memory")
 
 
+def check_asked(asked_bytes: int) -> None:
+    """Raises ConfigError when more is asked for than there is: the kernel would give it, and kill us on using it."""
+    if asked_bytes and asked_bytes > (free := available_memory()):
+        raise ConfigError(
+            f"kv_memory is {asked_bytes} bytes but {free} bytes of memory are free: give at most that, or 0 for half",
+            param="kv_memory",
+        )
+
+
 def available_memory(root: Path = _ROOT) -> int:
     """Bytes that can be allocated without swapping: the machine's, or what the control groups leave if less."""
     free = _meminfo(root / "proc/meminfo")
