@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from tailrace.backends.fake import fake_tokenizer
-from tailrace.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, RequestError, Unsupported
+from tailrace.errors import (
+    ContextLengthExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    RequestError,
+    TemplateRefused,
+    Unsupported,
+)
 from tailrace.protocol.ask import Ask
 from tailrace.protocol.body import parse
 from tailrace.protocol.chat import ChatRequest
@@ -285,6 +292,12 @@ def test_any_other_name_may_be_a_variable_of_the_template(name: str) -> None:
     assert (
         ask_chat(chat_template_kwargs={name: 1}).requests[0].prompt.tolist() == ask_chat().requests[0].prompt.tolist()
     )
+
+
+def test_a_template_that_makes_nothing_of_the_messages() -> None:
+    body = parse(ChatRequest, dumps({"messages": HI, "stream": True}))
+    with pytest.raises(TemplateRefused, match="empty prompt"):
+        body.ask("id", template("{% if false %}{{ messages }}{% endif %}"), TOKENIZER, LIMITS)
 
 
 def test_no_template() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.errors import InvalidRequest, TemplateRefused, Unsupported
 from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_size
 from tailrace.protocol.body import Items, Part, Shape
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_logprobs, check_model
@@ -86,6 +86,8 @@ class ChatRequest(Conversation, Generation):
         logprobs = self._logprobs(limits)
         sampling = self.sampling(limits, logprobs)
         prompt = tokenizer.encode_rendered(self.render(template, tokenizer, limits))
+        if not len(prompt):
+            raise TemplateRefused("the chat template makes an empty prompt of these messages", param="messages")
         check_fits(len(prompt), limits, "messages")
         asked = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         stop = self.stopping(limits, answer_length(asked, None, len(prompt), limits))
