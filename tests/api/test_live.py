@@ -245,6 +245,21 @@ async def test_a_hanging_backend_does_not_hold_the_server() -> None:
     assert gauges(state) == (0, 0)
 
 
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+async def test_a_body_that_never_comes_does_not_hold_the_server_nor_fill_its_log(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with live(state := make_state()) as base:
+        caller = Caller(base)
+        caller.reader, caller.writer = await asyncio.open_connection(caller.host, caller.port)
+        caller.writer.write(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{{".encode())
+        async with httpx.AsyncClient(base_url=base) as client:  # its answer shows that the other's head has been read
+            assert (await client.post(CHAT, json=chat(max_tokens=1))).status_code == 200
+    assert await caller.reader.read() == b""
+    assert "Traceback" not in caplog.text
+    assert gauges(state) == (0, 0)
+
+
 async def test_a_large_body_is_refused_and_the_connection_serves_on() -> None:
     state = make_state(api={"max_body_bytes": 100_000})
     async with live(state) as base, httpx.AsyncClient(timeout=30) as client:

@@ -9,6 +9,7 @@ from uuid import uuid4
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace.api.errors import error_response, internal_error
+from tailrace.api.wire import ClientGone
 from tailrace.clock import Clock
 from tailrace.observe.timeline import Timeline
 
@@ -41,6 +42,8 @@ class Edge:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except ClientGone:
+            return  # there is nobody to tell
         except Exception:
             log.exception("request %s failed", request_id)
             if started:

@@ -22,6 +22,8 @@ from tailrace.errors import ConfigError
 log = logging.getLogger(__name__)
 
 _WRITE_OUT = 3.0  # seconds for the last bytes of ended answers
+_WRITE_OUT_NOW = 0.5  # the same at a second signal
+_BACKSTOP = 30  # seconds until uvicorn would cancel what still runs; nothing does by then
 
 
 class _Server(uvicorn.Server):
@@ -40,7 +42,7 @@ class Service:
         self._server = _Server(
             uvicorn.Config(
                 create_app(state), http=BoundedConnection, ws="none", lifespan="off", log_config=None, access_log=False,
-                server_header=False, timeout_graceful_shutdown=int(_WRITE_OUT), timeout_keep_alive=75,
+                server_header=False, timeout_graceful_shutdown=_BACKSTOP, timeout_keep_alive=75,
             )
         )  # fmt: skip
         self._ending: asyncio.Task[None] | None = None
@@ -71,12 +73,25 @@ class Service:
         log.info("stopping: refusing new work, finishing what runs")
         await self._state.pipeline.drain(self._state.config.control.drain_timeout)
         self._server.should_exit = True
+        await self._write_out(_WRITE_OUT)
 
     async def _force(self) -> None:
         log.warning("stopping now: running answers are ended")
         self._server.should_exit = True
         await self._state.pipeline.stop()
+        await self._write_out(_WRITE_OUT_NOW)
         self._server.force_exit = True
+
+    async def _write_out(self, seconds: float) -> None:
+        """Let connections end by themselves, then close them: who does not send or take anything is not waited for."""
+        open_ones = self._server.server_state.connections
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while open_ones:  # noqa: ASYNC110 - uvicorn tells nobody, and looks ten times a second itself
+                    await asyncio.sleep(0.02)
+        for connection in list(open_ones):
+            if connection.transport is not None:
+                connection.transport.abort()
 
 
 async def serve(state: AppState, *, on_listening: Callable[[str], None] | None = None) -> None:
