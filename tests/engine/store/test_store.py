@@ -340,3 +340,21 @@ def test_the_catalogue_is_consistent() -> None:
     pieces = [wheel.member for wheel in CATALOG[1].wheels]
     assert [piece.rpartition(".")[2] for piece in pieces] == ["part00", "part01", "part02", "part03"]
     assert pieces == sorted(pieces)
+
+
+def test_the_watched_download_may_lose_folders_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tracker" / "inner").mkdir(parents=True)
+    (tmp_path / "model.whl").write_bytes(bytes(300))
+    scan = os.scandir
+
+    def scan_late(path: str | int) -> Any:
+        # as pip does with its scratch folder between the listing and the look inside
+        if isinstance(path, str) and Path(path).name == "tracker":
+            shutil.rmtree(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan_late)
+    assert wheel_module._bytes_in(tmp_path) == 300
+    assert not (tmp_path / "tracker").exists()

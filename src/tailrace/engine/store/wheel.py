@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -126,13 +128,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Size of the largest file below `folder`: the download. Files come and go meanwhile."""
+    """Size of the largest file below `folder`: the download. Files and folders come and go meanwhile."""
     sizes = [0]
-    for path in folder.rglob("*"):
-        try:
-            sizes.append(path.stat().st_size)
-        except OSError:
-            continue
+    for place, _, files in os.walk(folder):  # a folder that is gone when its turn comes is passed over
+        for file in files:
+            with suppress(OSError):
+                sizes.append(os.stat(os.path.join(place, file)).st_size)
     return max(sizes)
 
 
