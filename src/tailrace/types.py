@@ -18,6 +18,30 @@ class FinishReason(StrEnum):
     ERROR = "error"  # this request's own processing failed
 
 
+class RequestClass(StrEnum):
+    """How a request is scheduled. Embedding and multimodal classes come with their routes."""
+
+    INTERACTIVE = "interactive"  # someone waits for the first token
+    LONG = "long"  # much to compute, or much to write
+    AGENT = "agent"  # a program works through tool calls
+    BACKGROUND = "background"  # nobody waits
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a request says of itself besides its size. Texts are the caller's own words; empty where it said nothing.
+
+    `priority` is the caller's wish: below 0 sooner than others, above 0 later.
+    """
+
+    route: str = ""  # chat, completions
+    origin: str = "http"  # where it came in: http, or job
+    service_tier: str = ""
+    priority: int = 0
+    tools: bool = False  # tools on offer, or tool results in the conversation
+    attachments: int = 0  # parts that are no text
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How tokens are chosen. Validated at the door (protocol); the engine trusts it.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.bench.slo import Slo, parse_slo
-from tailrace.bench.summary import bucket, distribution, quantile, summarize
+from tailrace.bench.summary import distribution, quantile, summarize
 from tailrace.errors import ConfigError
 from tests.bench.records import failed, record
 
@@ -80,13 +80,6 @@ def test_nothing_answered(records: list[object]) -> None:
     assert summary["answered"] == 0
     assert summary["throughput"]["output_tokens_per_s"] == 0.0
     assert summary["latency"]["ttft_ms"] is None
-
-
-@pytest.mark.parametrize(
-    ("tokens", "name"), [(0, "<256"), (255, "<256"), (256, "<1k"), (4095, "<4k"), (4096, "<16k"), (65_536, ">=64k")]
-)
-def test_buckets(tokens: int, name: str) -> None:
-    assert bucket(tokens) == name
 
 
 def test_an_slo_is_parsed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.clock import ManualClock
-from tailrace.observe.metrics import Metrics, length_bucket
+from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.types import LoadReport
 
@@ -31,9 +31,9 @@ def test_a_finished_request_is_counted_with_its_times() -> None:
     assert sample(metrics, "requests_total", route="chat", outcome="ok") == 1
     assert sample(metrics, "phase_seconds_sum", phase="prefill") == 1.0
     assert sample(metrics, "phase_seconds_sum", phase="decode") == 2.0
-    assert sample(metrics, "ttft_seconds_sum", length="<=512") == 1.5
-    assert sample(metrics, "tpot_seconds_sum", length="<=512") == 0.5
-    assert sample(metrics, "e2e_seconds_sum", length="<=512") == 3.5
+    assert sample(metrics, "ttft_seconds_sum", length="<256") == 1.5
+    assert sample(metrics, "tpot_seconds_sum", length="<256") == 0.5
+    assert sample(metrics, "e2e_seconds_sum", length="<256") == 3.5
 
 
 def test_a_refused_request_has_no_times() -> None:
@@ -44,7 +44,7 @@ def test_a_refused_request_has_no_times() -> None:
     metrics.rejected("queue_full")
     assert sample(metrics, "requests_total", route="chat", outcome="rejected") == 1
     assert sample(metrics, "rejects_total", reason="queue_full") == 1
-    assert sample(metrics, "e2e_seconds_count", length="<=128") is None
+    assert sample(metrics, "e2e_seconds_count", length="<256") is None
 
 
 def test_gauges_show_the_state_at_the_scrape() -> None:
@@ -63,7 +63,3 @@ def test_two_instances_do_not_share_anything() -> None:
     first.tokens(5)
     assert sample(first, "generated_tokens_total") == 5
     assert sample(second, "generated_tokens_total") == 0
-
-
-def test_length_buckets() -> None:
-    assert [length_bucket(n) for n in (1, 128, 129, 8192, 40_000)] == ["<=128", "<=128", "<=512", "<=8192", ">32768"]

@@ -13,9 +13,8 @@ from typing import Any
 
 from tailrace.bench.record import Record
 from tailrace.bench.slo import Slo
+from tailrace.units import LENGTH_BUCKETS, length_bucket
 
-BUCKETS = ((256, "<256"), (1024, "<1k"), (4096, "<4k"), (16_384, "<16k"), (65_536, "<64k"))
-LAST_BUCKET = ">=64k"
 Summary = dict[str, Any]
 
 
@@ -35,10 +34,6 @@ def distribution(values: Iterable[float | None], unit: float = 1000.0) -> dict[s
     points = {name: quantile(ordered, q) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))}
     numbers = {"mean": math.fsum(ordered) / len(ordered), **points, "max": ordered[-1]}
     return {"count": len(ordered), **{name: round(value, 4) for name, value in numbers.items()}}
-
-
-def bucket(prompt_tokens: int) -> str:
-    return next((name for bound, name in BUCKETS if prompt_tokens < bound), LAST_BUCKET)
 
 
 def summarize(records: Sequence[Record], slo: Slo) -> Summary:
@@ -120,9 +115,8 @@ def _buckets(records: Sequence[Record], slo: Slo) -> dict[str, Any]:
     for record in records:
         size = record.prompt_tokens if record.prompt_tokens is not None else record.asked_prompt
         if size is not None:
-            sorted_in.setdefault(bucket(size), []).append(record)
-    names = [name for _, name in BUCKETS] + [LAST_BUCKET]
-    return {name: _bucket(sorted_in[name], slo) for name in names if name in sorted_in}
+            sorted_in.setdefault(length_bucket(size), []).append(record)
+    return {name: _bucket(sorted_in[name], slo) for name in LENGTH_BUCKETS if name in sorted_in}
 
 
 def _bucket(records: Sequence[Record], slo: Slo) -> dict[str, Any]:

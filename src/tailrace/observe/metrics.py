@@ -15,18 +15,10 @@ from prometheus_client.registry import Collector
 from tailrace.observe.timeline import Timeline
 from tailrace.observe.timings import timings
 from tailrace.types import LoadReport
+from tailrace.units import length_bucket
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
-_LENGTHS = (128, 512, 2048, 8192, 32_768)
-
-
-def length_bucket(prompt_tokens: int) -> str:
-    """The label under which requests of alike prompt length are counted together."""
-    for bound in _LENGTHS:
-        if prompt_tokens <= bound:
-            return f"<={bound}"
-    return f">{_LENGTHS[-1]}"
 
 
 class Metrics:

@@ -1,0 +1,118 @@
+"""What kind of request this is, and in which band it waits. Pure: plain numbers and configured rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tailrace.types import RequestClass, Traits
+
+
+class Band(IntEnum):
+    """Strict order between requests of different bands, but for a small guaranteed share of each lower one."""
+
+    HIGH = 0
+    NORMAL = 1
+    BACKGROUND = 2
+
+
+_SOONER = frozenset(("priority", "fast"))  # OpenAI's service tiers, by what they ask for
+_LATER = frozenset(("flex", "batch"))
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRule:
+    """A configured answer for the requests that match every field it states. `tools` and `attachments` None: either."""
+
+    request_class: RequestClass
+    tenant: str = ""
+    key: str = ""
+    model: str = ""
+    route: str = ""
+    origin: str = ""
+    service_tier: str = ""
+    tools: bool | None = None
+    attachments: bool | None = None
+    from_tokens: int = 0  # uncached prompt tokens, at least
+
+    def matches(self, subject: Subject) -> bool:
+        traits = subject.traits
+        stated = (
+            (self.tenant, subject.tenant),
+            (self.key, subject.key),
+            (self.model, subject.model),
+            (self.route, traits.route),
+            (self.origin, traits.origin),
+            (self.service_tier, traits.service_tier),
+        )
+        return (
+            all(not wanted or wanted == given for wanted, given in stated)
+            and self.tools in (None, traits.tools)
+            and self.attachments in (None, traits.attachments > 0)
+            and subject.uncached_tokens >= self.from_tokens
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is looked at. `expected_output`: tokens a choice is expected to write, not the most it may."""
+
+    traits: Traits
+    uncached_tokens: int
+    expected_output: float
+    tenant: str = "default"
+    key: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """`long_prompt` uncached tokens, or `long_output` expected ones, make a request long."""
+
+    long_prompt: int = 1024
+    long_output: int = 1024
+    configured: Sequence[ClassRule] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    request_class: RequestClass
+    reason: str
+
+
+def classify(subject: Subject, rules: Rules) -> Kind:
+    """Configured rules first, of which the first that matches; then what the caller says, then its size."""
+    for number, rule in enumerate(rules.configured):
+        if rule.matches(subject):
+            return Kind(rule.request_class, f"rule_{number + 1}")
+    return _by_word(subject.traits) or _by_size(subject, rules)
+
+
+def _by_word(traits: Traits) -> Kind | None:
+    if traits.origin == "job":
+        return Kind(RequestClass.BACKGROUND, "origin_job")
+    if traits.service_tier in _LATER:
+        return Kind(RequestClass.BACKGROUND, "service_tier")
+    if traits.tools:
+        return Kind(RequestClass.AGENT, "tools")
+    return None
+
+
+def _by_size(subject: Subject, rules: Rules) -> Kind:
+    if subject.uncached_tokens >= rules.long_prompt:
+        return Kind(RequestClass.LONG, "prompt_tokens")
+    if subject.expected_output >= rules.long_output:
+        return Kind(RequestClass.LONG, "expected_output")
+    return Kind(RequestClass.INTERACTIVE, "short")
+
+
+def band(request_class: RequestClass, traits: Traits, ceiling: Band) -> Band:
+    """`ceiling` is the highest band that the caller's tenant may use; a wish for more is lowered to it."""
+    if request_class is RequestClass.BACKGROUND or traits.priority > 0:
+        return Band.BACKGROUND
+    sooner = traits.priority < 0 or traits.service_tier in _SOONER
+    return max(Band.HIGH if sooner else Band.NORMAL, ceiling)
+
+
+__all__ = ["Band", "ClassRule", "Kind", "RequestClass", "Rules", "Subject", "band", "classify"]
