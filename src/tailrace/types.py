@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -161,6 +162,17 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
+class StepCosts(NamedTuple):
+    """Seconds that an engine step takes: `step` for itself, and more for each prefill token, decode row, KV token that
+    a decode row reads, and unit of prefill attention (chunk * (context before it + chunk / 2))."""
+
+    step: float = 2e-3
+    prefill: float = 1e-3
+    decode: float = 2e-3
+    kv: float = 1e-7
+    attention: float = 1e-8
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a backend can do. `models` are the names it answers to."""
@@ -171,6 +183,7 @@ class Capabilities:
     max_sequences: int  # choices it runs at once
     features: frozenset[str] = frozenset()
     block_tokens: int = 64  # tokens in a KV block
+    costs: StepCosts = field(default_factory=StepCosts)  # standard: calibrated once, then frozen
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from tailrace.backends.base import Backend
 from tailrace.clock import Clock
 from tailrace.config import ControlConfig
 from tailrace.control.admission import Decision, Occupancy, Verdict, at_the_door, into_the_queue, refusal
-from tailrace.control.classify import estimate
 from tailrace.control.drain_rate import DrainRate
+from tailrace.control.estimate import estimate
 from tailrace.control.queue import FifoQueue
 from tailrace.control.room import Given, Room, prompt_blocks, room
 from tailrace.control.run import Run
