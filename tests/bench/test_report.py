@@ -14,15 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tailrace.bench.charts import charts, check_plot, draw
+from tailrace.bench.charts import charts, draw
 from tailrace.bench.compare import cautions, differences, show_comparison
 from tailrace.bench.options import Options
 from tailrace.bench.report import Report, Run, read, write
 from tailrace.bench.slo import Slo
 from tailrace.bench.summary import summarize
-from tailrace.bench.svg import page, svg, ticks
 from tailrace.bench.table import show
 from tailrace.errors import ConfigError
+from tailrace.figures.chart import check_plot
+from tailrace.figures.svg import page, svg, ticks
 from tests.bench.records import failed, record
 
 SERVER = {"url": "http://127.0.0.1:8000", "shape": {"model": "<odd> & co"}}
@@ -161,7 +162,7 @@ def test_ticks_cover_the_range(one: float, other: float) -> None:
 
 
 def test_a_picture_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tailrace.bench.charts.find_spec", lambda name: None)
+    monkeypatch.setattr("tailrace.figures.chart.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'tailrace\[plots\]'"):
         check_plot(tmp_path / "out.png")
     with pytest.raises(ConfigError, match=r"\.html or \.png"):
@@ -186,7 +187,7 @@ def test_a_picture_gets_every_chart(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     stand_in.Figure = Anything  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "matplotlib", type(sys)("matplotlib"))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", stand_in)
-    monkeypatch.setattr("tailrace.bench.charts.find_spec", lambda name: name)
+    monkeypatch.setattr("tailrace.figures.chart.find_spec", lambda name: name)
     draw(tmp_path / "out.png", swept())
     names = [name for name, _ in calls]
     assert names.count("add_subplot") == 4

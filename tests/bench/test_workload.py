@@ -10,9 +10,9 @@ import pytest
 
 from tailrace.bench.options import Options
 from tailrace.bench.pieces import Pieces
-from tailrace.bench.traces import TraceRow
 from tailrace.bench.workload import Talk, Workload, read_prompts
 from tailrace.errors import ConfigError
+from tailrace.traces import TraceRow
 
 IDS = Pieces(ids=tuple(range(100, 400)), how="ids")
 WORDS = Pieces(overhead=3, how="tokenize")

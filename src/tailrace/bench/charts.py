@@ -1,31 +1,15 @@
-"""What is drawn of a report, as plain series: the same charts for the page (`svg`) and the picture (`png`)."""
+"""What is drawn of a report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tailrace.bench.units import wrong
-from tailrace.errors import ConfigError
+from tailrace.figures import chart
+from tailrace.figures.chart import MOST_POINTS, Chart, Points, cumulated
 
 Data = dict[str, Any]
-Points = list[tuple[float, float]]
-MOST_POINTS = 400  # of one line: more cannot be seen
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Lines by name over one pair of axes. `mark`: an x to point out. Lines of `dots` are drawn with their points."""
-
-    title: str
-    x: str
-    y: str
-    lines: dict[str, Points]
-    mark: float | None = None
-    dots: bool = False
 
 
 def charts(data: Data) -> list[Chart]:
@@ -36,33 +20,10 @@ def charts(data: Data) -> list[Chart]:
     return [*_distributions(runs), *(_course(runs[-1]) if runs else ())]
 
 
-def check_plot(path: Path) -> None:
-    """Raises ConfigError when `draw` could not write such a file."""
-    if path.suffix not in (".html", ".png"):
-        raise wrong("--plot", str(path), "a file ending in .html or .png")
-    if path.suffix == ".png" and find_spec("matplotlib") is None:
-        raise ConfigError(
-            f"--plot {path}: pictures need matplotlib: pip install 'tailrace[plots]' (an .html file needs nothing)",
-            param="--plot",
-        )
-
-
 def draw(path: Path, data: Data) -> None:
     """Write `path`, whose ending says how. Raises ConfigError."""
-    check_plot(path)
-    found = charts(data)
     title = f"tailrace bench: {data['server'].get('shape', {}).get('model', '')} at {data['server'].get('url', '')}"
-    try:
-        if path.suffix == ".png":
-            from tailrace.bench.png import draw_png  # noqa: PLC0415 - matplotlib is an extra
-
-            draw_png(path, title, found)
-        else:
-            from tailrace.bench.svg import page  # noqa: PLC0415
-
-            path.write_text(page(title, found, data["notes"]), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--plot {path}: {error.strerror or error}", param="--plot") from error
+    chart.draw(path, title, charts(data), data["notes"])
 
 
 def _distributions(runs: list[Data]) -> Iterator[Chart]:
@@ -85,11 +46,7 @@ def _tpot(request: Data) -> list[float]:
 
 
 def _cumulated(requests: list[Data], values: Callable[[Data], list[float]]) -> Points:
-    """The empirical distribution function, thinned evenly; both ends stay."""
-    ordered = sorted(value for request in requests if request["error"] is None for value in values(request))
-    last = len(ordered) - 1
-    kept = range(last + 1) if last < MOST_POINTS else [round(i * last / MOST_POINTS) for i in range(MOST_POINTS + 1)]
-    return [(ordered[i], (i + 1) / (last + 1)) for i in kept]
+    return cumulated(value for request in requests if request["error"] is None for value in values(request))
 
 
 def _course(run: Data) -> Iterator[Chart]:

@@ -22,10 +22,10 @@ from tailrace.bench.report import Report, Run
 from tailrace.bench.slo import parse_slo
 from tailrace.bench.summary import Summary, summarize
 from tailrace.bench.sweep import Level, Sweep
-from tailrace.bench.traces import read_trace
 from tailrace.bench.units import seconds
 from tailrace.bench.workload import Workload
 from tailrace.errors import ConfigError, RequestError
+from tailrace.traces import read_trace
 
 DEFAULT_REQUESTS = 100
 DEFAULT_CONCURRENCY = 8

@@ -17,9 +17,9 @@ import orjson
 from tailrace.bench.lengths import Lengths, parse_lengths
 from tailrace.bench.options import Options
 from tailrace.bench.pieces import Pieces, Segment
-from tailrace.bench.traces import TraceRow, scaled
 from tailrace.bench.units import wrong
 from tailrace.errors import ConfigError
+from tailrace.traces import TraceRow, scaled
 
 Message = dict[str, Any]
 Prompt = str | list[int] | list[Message]

@@ -72,8 +72,8 @@ def _measure(options: Options) -> None:
 
 def _check_files(options: Options) -> None:
     """A result must not be lost after an hour because its file cannot be written."""
-    from tailrace.bench.charts import check_plot
     from tailrace.errors import ConfigError
+    from tailrace.figures.chart import check_plot
 
     if options.plot:
         check_plot(Path(options.plot))

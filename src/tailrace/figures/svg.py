@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
-from tailrace.bench.charts import Chart
+from tailrace.figures.chart import Chart
 
 WIDTH, HEIGHT = 460, 280
 LEFT, RIGHT, TOP, BOTTOM = 58, 24, 30, 42
@@ -18,7 +18,7 @@ STYLE = (
 )
 
 
-def page(title: str, charts: list[Chart], notes: list[str]) -> str:
+def page(title: str, charts: Sequence[Chart], notes: Sequence[str]) -> str:
     parts = ["<!doctype html>", '<html lang="en"><head><meta charset="utf-8">', f"<title>{escape(title)}</title>"]
     parts += [f"<style>{STYLE}</style></head><body>", f"<h1>{escape(title)}</h1>"]
     parts += [svg(chart) for chart in charts] or ["<p>No request was answered.</p>"]

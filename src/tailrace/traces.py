@@ -2,12 +2,14 @@
 
 Columns are found by name, so the normalised samples (`arrival_s`, `input_tokens`, `output_tokens`) and the originals
 (`TIMESTAMP`/`ContextTokens`/`GeneratedTokens`; `timestamp`/`input_length`/`output_length` in milliseconds) both read.
+What cannot be read is refused with its line and column.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +23,11 @@ HASH_BLOCK = 512  # tokens that one hash id stands for
 
 _INPUT = ("input_tokens", "input_length", "ContextTokens")
 _OUTPUT = ("output_tokens", "output_length", "GeneratedTokens")
+_CLOCKS: dict[str, Callable[[Any], float]] = {
+    "arrival_s": float,
+    "timestamp": lambda value: float(value) / 1000,
+    "TIMESTAMP": lambda value: datetime.fromisoformat(value[:26]).timestamp(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +91,9 @@ def _csv_lines(data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _row(line: Mapping[str, Any]) -> TraceRow:
-    output = int(_first(line, _OUTPUT))
+    output = _count(line, *_OUTPUT)
     tokens = _input(line)
-    if tokens < 0 or output < 0:
-        raise ValueError("a length is below 0")
-    blocks = tuple(int(block) for block in line.get("hash_ids") or ())
+    blocks = tuple(_number(block, "hash_ids") for block in line.get("hash_ids") or ())
     return TraceRow(_arrival(line), max(1, tokens), max(1, output), blocks, client=str(line.get("client") or ""))
 
 
@@ -96,24 +101,39 @@ def _input(line: Mapping[str, Any]) -> int:
     """Images count as so many text tokens: their cost to the server, not their content, is what can be replayed."""
     if "text_tokens" in line:
         images = [part for part in str(line.get("image_tokens") or "").split(";") if part]
-        return int(line["text_tokens"]) + sum(int(part) for part in images)
-    return int(_first(line, _INPUT))
+        return _count(line, "text_tokens") + sum(_number(part, "image_tokens") for part in images)
+    return _count(line, *_INPUT)
 
 
-def _first(line: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+def _count(line: Mapping[str, Any], *names: str) -> int:
+    """The first column there is of these."""
     for name in names:
         if name in line:
-            return line[name]
+            return _number(line[name], name)
     raise KeyError(" or ".join(names))
 
 
+def _number(value: Any, column: str) -> int:
+    """A whole number from 0."""
+    try:
+        number = int(value)
+    except (ValueError, TypeError):
+        number = -1
+    if number < 0:
+        raise ValueError(f"column {column} is {value!r}: accepted is a whole number from 0")
+    return number
+
+
 def _arrival(line: Mapping[str, Any]) -> float | None:
-    if "arrival_s" in line:
-        return float(line["arrival_s"])
-    if "timestamp" in line:
-        return float(line["timestamp"]) / 1000
-    if "TIMESTAMP" in line:
-        return datetime.fromisoformat(line["TIMESTAMP"][:26]).timestamp()
+    for column, seconds in _CLOCKS.items():
+        if column in line:
+            try:
+                moment = seconds(line[column])
+            except (ValueError, TypeError):
+                moment = math.nan
+            if not math.isfinite(moment):
+                raise ValueError(f"column {column} is {line[column]!r}: accepted is a time")
+            return moment
     return None
 
 

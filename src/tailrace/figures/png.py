@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
-from tailrace.bench.charts import Chart
+from tailrace.figures.chart import Chart
 
 
-def draw_png(path: Path, title: str, charts: list[Chart]) -> None:
+def draw_png(path: Path, title: str, charts: Sequence[Chart]) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415 - `check_plot` has seen that it is there
 
     rows = max(1, math.ceil(len(charts) / 2))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.bench.traces import TraceRow, read_trace, scaled
 from tailrace.errors import ConfigError
+from tailrace.traces import TraceRow, read_trace, scaled
 
-SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
+SAMPLES = Path(__file__).resolve().parents[2] / "shared" / "data" / "traces"
 
 
 def read(tmp_path: Path, name: str, text: str) -> list[TraceRow]:
@@ -65,9 +65,17 @@ def test_scaling_keeps_prefixes_in_proportion() -> None:
     ("name", "text", "said"),
     [
         ("a.csv", "arrival_s,input_tokens\n0,5\n", "line 2: there is no column output_tokens"),
-        ("a.csv", "arrival_s,input_tokens,output_tokens\n0,5,5\n1,many,5\n", "line 3: invalid literal"),
-        ("a.csv", "arrival_s,input_tokens,output_tokens\n0,-5,5\n", "line 2: a length is below 0"),
-        ("a.csv", "arrival_s,input_tokens,output_tokens\n0,5\n", "line 2: "),
+        ("a.csv", "arrival_s,input_tokens,output_tokens\n0,5,5\n1,many,5\n", "line 3: column input_tokens is 'many'"),
+        ("a.csv", "arrival_s,input_tokens,output_tokens\n0,-5,5\n", "line 2: column input_tokens is '-5'"),
+        ("a.csv", "arrival_s,input_tokens,output_tokens\n0,5\n", "line 2: column output_tokens is None"),
+        ("a.csv", "arrival_s,input_tokens,output_tokens\nnan,5,5\n", "line 2: column arrival_s is 'nan'"),
+        ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,5,5\n", "line 2: column TIMESTAMP is 'noon'"),
+        (
+            "a.csv",
+            "arrival_s,text_tokens,image_tokens,output_tokens\n0,5,1;x,5\n",
+            "line 2: column image_tokens is 'x'",
+        ),
+        ("a.jsonl", '{"arrival_s":0,"input_tokens":1,"output_tokens":1,"hash_ids":["a"]}\n', "column hash_ids is 'a'"),
         ("a.csv", "", "no requests"),
         ("a.jsonl", '{"arrival_s":0,"input_tokens":1,"output_tokens":1}\n{"arr\n', "line 2: "),
     ],
