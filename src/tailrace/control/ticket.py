@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailrace.control.classes import RequestClass
-from tailrace.control.classify import Estimate
+from tailrace.control.estimate import Estimate
 
 
 @dataclass(frozen=True, slots=True)
