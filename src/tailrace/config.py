@@ -1,8 +1,9 @@
 """Every setting, with the default that serves well unasked. One frozen dataclass per package.
 
 The only module that reads the environment. `load` lays four sources over each other: the defaults, a TOML file,
-`TAILRACE_<SECTION>_<KEY>` variables, and flags. It refuses unknown keys (naming the nearest known one) and values of
-the wrong type or range (naming the key, the value, its source and what is accepted). API keys are kept as hashes only.
+`TAILRACE_<SECTION>_<KEY>` variables, and flags; tenants, classes and rules are tables of the file (`policy`). It
+refuses unknown keys (naming the nearest known one) and values of the wrong type or range (naming the key, the value,
+its source and what is accepted). API keys are kept as hashes only.
 """
 
 from __future__ import annotations
@@ -18,22 +19,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from tailrace.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What a setting means and accepts. `unit` is "bytes", "seconds", "key" or nothing; bounds are inclusive."""
-
-    help: str
-    choices: tuple[str, ...] = ()
-    unit: str = ""
-    low: float | None = None
-    high: float | None = None
-
-
-def knob(default: object, help: str, **rule: Any) -> Any:
-    """A dataclass field that carries its Rule."""
-    return field(default=default, metadata={"rule": Rule(help, **rule)})
+from tailrace.knobs import Rule, convert, knob
+from tailrace.policy import TABLES, Policy, read_policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +72,10 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
+    policy: Policy = field(default_factory=Policy)  # from tables of the file; no knobs
+
+
+_SECTIONS = ("engine", "control", "api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +104,7 @@ class Setting:
     @property
     def accepts(self) -> str:
         """What may be written, for messages and help."""
-        if self.rule.choices:
-            return " | ".join(self.rule.choices)
-        if self.type is bool:
-            return "true | false"
-        if self.type is str or self.is_list:
-            return "text"
-        return _KINDS.get(self.rule.unit, "a whole number" if self.type is int else "a number") + self._range()
-
-    def _range(self) -> str:
-        low, high = self.rule.low, self.rule.high
-        if low is None and high is None:
-            return ""
-        return f" from {low:g} to {high:g}" if high is not None else f" of at least {low:g}"
+        return self.rule.accepts(self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +119,6 @@ class Loaded:
             yield setting, getattr(getattr(self.config, setting.section), setting.key), self.origins[setting.name]
 
 
-_KINDS = {"bytes": "a size such as 4GiB, 512MB or 1048576", "seconds": "a time such as 30, 2.5s, 500ms or 1m"}
-_BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_SIZES = {"": 1.0, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_TIMES = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SCALES = {"bytes": _SIZES, "seconds": _TIMES}
 _PREFIX = "TAILRACE_"
 # Kubernetes writes these for every service, also for one that happens to be called tailrace.
 _SERVICE_LINK = re.compile(r".*_(SERVICE_(HOST|PORT.*)|PORT_\d+_(TCP|UDP).*)=.*|.*_PORT=(tcp|udp)://.*")
@@ -152,11 +126,11 @@ _SERVICE_LINK = re.compile(r".*_(SERVICE_(HOST|PORT.*)|PORT_\d+_(TCP|UDP).*)=.*|
 
 def settings() -> Iterator[Setting]:
     """Every knob, in the order of the dataclasses."""
-    for section in fields(Config):
-        kind = get_type_hints(Config)[section.name]
+    for section in _SECTIONS:
+        kind = get_type_hints(Config)[section]
         types = get_type_hints(kind)
         for item in fields(kind):
-            yield Setting(section.name, item.name, types[item.name], item.metadata["rule"])
+            yield Setting(section, item.name, types[item.name], item.metadata["rule"])
 
 
 def load(file: str = "", environ: Mapping[str, str] | None = None, flags: Mapping[str, object] | None = None) -> Loaded:
@@ -168,10 +142,11 @@ def load(file: str = "", environ: Mapping[str, str] | None = None, flags: Mappin
     known = {setting.name: setting for setting in settings()}
     values: dict[str, object] = {}
     origins = dict.fromkeys(known, "default")
-    for name, raw, origin in _sources(known, file, os.environ if environ is None else environ, flags or {}):
+    tree = _read_toml(Path(file)) if file else {}
+    for name, raw, origin in _sources(known, (file, tree), os.environ if environ is None else environ, flags or {}):
         values[name] = parse(known[name], raw, origin)
         origins[name] = origin
-    config = _assemble(values)
+    config = _assemble(values, read_policy(tree, file))
     keys = _read_key_file(config.api.api_key_file) if config.api.api_key_file else ()
     return Loaded(replace(config, api=replace(config.api, api_keys=config.api.api_keys + keys)), origins)
 
@@ -198,19 +173,21 @@ def parse(setting: Setting, raw: object, origin: str) -> object:
         value = _convert(setting, raw)
     except (ValueError, OverflowError):
         value = None
-    if value is None or not _allowed(setting.rule, value):
+    if value is None or not setting.rule.allows(value):
         shown = "a value" if setting.rule.unit == "key" else repr(raw)  # a key never reaches a log
         raise ConfigError(f"{setting.name} = {shown} ({origin}): accepted is {setting.accepts}", param=setting.name)
     return value
 
 
 def _sources(
-    known: Mapping[str, Setting], file: str, environ: Mapping[str, str], flags: Mapping[str, object]
+    known: Mapping[str, Setting],
+    file: tuple[str, Mapping[str, object]],
+    environ: Mapping[str, str],
+    flags: Mapping[str, object],
 ) -> Iterator[tuple[str, object, str]]:
-    """(setting name, raw value, origin), weakest source first."""
-    if file:
-        for name, raw in _read_toml(Path(file)).items():
-            yield _expect(name, known, file), raw, file
+    """(setting name, raw value, origin), weakest source first. `file` is its name and what it holds."""
+    for name, raw in _flat(file[1], file[0]).items():
+        yield _expect(name, known, file[0]), raw, file[0]
     variables = {_PREFIX + name.replace(".", "_").upper(): name for name in known}
     for variable in sorted(environ):
         if variable.startswith(_PREFIX) and not _SERVICE_LINK.fullmatch(f"{variable}={environ[variable]}"):
@@ -229,66 +206,40 @@ def _expect(name: str, known: Mapping[str, object], origin: str) -> str:
 
 def _read_toml(path: Path) -> dict[str, object]:
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the settings file {path}: {error}", param="--config") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}", param="--config") from error
-    sections = [item.name for item in fields(Config)]
+
+
+def _flat(tree: Mapping[str, object], path: str) -> dict[str, object]:
+    """{"engine": {"threads": 1}} -> {"engine.threads": 1}."""
     flat: dict[str, object] = {}
     for section, entries in tree.items():
+        if section in TABLES:
+            continue
         if not isinstance(entries, dict):
-            raise ConfigError(f"{path}: {section} stands outside a section ({', '.join(sections)})", param=section)
-        _expect(section, dict.fromkeys(sections), str(path))
+            raise ConfigError(f"{path}: {section} stands outside a section ({', '.join(_SECTIONS)})", param=section)
+        _expect(section, dict.fromkeys((*_SECTIONS, *sorted(TABLES))), path)
         flat.update({f"{section}.{key}": value for key, value in entries.items()})
     return flat
 
 
-def _assemble(values: Mapping[str, object]) -> Config:
-    sections = {}
-    for item in fields(Config):
-        prefix = item.name + "."
+def _assemble(values: Mapping[str, object], policy: Policy) -> Config:
+    sections: dict[str, Any] = {}
+    for section in _SECTIONS:
+        prefix = section + "."
         given = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
-        sections[item.name] = get_type_hints(Config)[item.name](**given)
-    return Config(**sections)
+        sections[section] = get_type_hints(Config)[section](**given)
+    return Config(**sections, policy=policy)
 
 
 def _convert(setting: Setting, raw: object) -> object:
     """None or ValueError when `raw` does not fit."""
     if setting.is_list:
         return _key_hashes(raw.split(",") if isinstance(raw, str) else raw)
-    if setting.type is str:
-        return raw if isinstance(raw, str) else None
-    if setting.type is bool:
-        return _BOOLS.get(str(raw).lower())
-    if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
-        return None
-    number = _number(str(raw), setting.rule.unit)
-    if setting.type is float:
-        return number
-    return int(number) if number == int(number) else None
-
-
-def _number(text: str, unit: str) -> float:
-    """ "4GiB" -> 4294967296.0, "500ms" -> 0.5; ValueError on anything else."""
-    match = re.fullmatch(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]*)\s*", text)
-    if match is None:
-        raise ValueError(text)
-    amount, suffix = float(match[1].replace("_", "")), match[2].lower()
-    scales = _SCALES.get(unit, {"": 1.0})
-    if unit == "bytes":
-        suffix = suffix.removesuffix("b")
-    if suffix not in scales:
-        raise ValueError(text)
-    return amount * scales[suffix]
-
-
-def _allowed(rule: Rule, value: object) -> bool:
-    if rule.choices and value not in rule.choices:
-        return False
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return True
-    return (rule.low is None or value >= rule.low) and (rule.high is None or value <= rule.high)
+    return convert(raw, setting.type, setting.rule)
 
 
 def _key_hashes(keys: object) -> tuple[str, ...] | None:

@@ -19,15 +19,6 @@ class FinishReason(StrEnum):
     ERROR = "error"  # this request's own processing failed
 
 
-class RequestClass(StrEnum):
-    """How a request is scheduled. Embedding and multimodal classes come with their routes."""
-
-    INTERACTIVE = "interactive"  # someone waits for the first token
-    LONG = "long"  # much to compute, or much to write
-    AGENT = "agent"  # a program works through tool calls
-    BACKGROUND = "background"  # nobody waits
-
-
 @dataclass(frozen=True, slots=True)
 class Traits:
     """What a request says of itself besides its size. Texts are the caller's own words; empty where it said nothing.

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tailrace.control.classes import Band, ClassRule, Kind, RequestClass, Rules, Subject, band, classify
+from tailrace.control.classes import Band, Kind, RequestClass, Rules, Subject, band, classify
+from tailrace.policy import ClassRule
 from tailrace.types import Traits
 
 INTERACTIVE, LONG = RequestClass.INTERACTIVE, RequestClass.LONG

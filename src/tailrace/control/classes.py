@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tailrace.types import RequestClass, Traits
+from tailrace.policy import ClassRule, RequestClass
+from tailrace.types import Traits
 
 
 class Band(IntEnum):
@@ -19,39 +20,6 @@ class Band(IntEnum):
 
 _SOONER = frozenset(("priority", "fast"))  # OpenAI's service tiers, by what they ask for
 _LATER = frozenset(("flex", "batch"))
-
-
-@dataclass(frozen=True, slots=True)
-class ClassRule:
-    """A configured answer for the requests that match every field it states. `tools` and `attachments` None: either."""
-
-    request_class: RequestClass
-    tenant: str = ""
-    key: str = ""
-    model: str = ""
-    route: str = ""
-    origin: str = ""
-    service_tier: str = ""
-    tools: bool | None = None
-    attachments: bool | None = None
-    from_tokens: int = 0  # uncached prompt tokens, at least
-
-    def matches(self, subject: Subject) -> bool:
-        traits = subject.traits
-        stated = (
-            (self.tenant, subject.tenant),
-            (self.key, subject.key),
-            (self.model, subject.model),
-            (self.route, traits.route),
-            (self.origin, traits.origin),
-            (self.service_tier, traits.service_tier),
-        )
-        return (
-            all(not wanted or wanted == given for wanted, given in stated)
-            and self.tools in (None, traits.tools)
-            and self.attachments in (None, traits.attachments > 0)
-            and subject.uncached_tokens >= self.from_tokens
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +52,27 @@ class Kind:
 def classify(subject: Subject, rules: Rules) -> Kind:
     """Configured rules first, of which the first that matches; then what the caller says, then its size."""
     for number, rule in enumerate(rules.configured):
-        if rule.matches(subject):
+        if _matches(rule, subject):
             return Kind(rule.request_class, f"rule_{number + 1}")
     return _by_word(subject.traits) or _by_size(subject, rules)
+
+
+def _matches(rule: ClassRule, subject: Subject) -> bool:
+    traits = subject.traits
+    stated = (
+        (rule.tenant, subject.tenant),
+        (rule.key, subject.key),
+        (rule.model, subject.model),
+        (rule.route, traits.route),
+        (rule.origin, traits.origin),
+        (rule.service_tier, traits.service_tier),
+    )
+    return (
+        all(not wanted or wanted == given for wanted, given in stated)
+        and rule.tools in (None, traits.tools)
+        and rule.attachments in (None, traits.attachments > 0)
+        and subject.uncached_tokens >= rule.from_tokens
+    )
 
 
 def _by_word(traits: Traits) -> Kind | None:

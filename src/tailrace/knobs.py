@@ -1,0 +1,79 @@
+"""What a setting is: its meaning, what it accepts, and how text or a TOML value becomes one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+_KINDS = {"bytes": "a size such as 4GiB, 512MB or 1048576", "seconds": "a time such as 30, 2.5s, 500ms or 1m"}
+_BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_SIZES = {"": 1.0, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_TIMES = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SCALES = {"bytes": _SIZES, "seconds": _TIMES}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a setting means and accepts. `unit` is "bytes", "seconds", "key" or nothing; bounds are inclusive."""
+
+    help: str
+    choices: tuple[str, ...] = ()
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    def accepts(self, kind: object) -> str:
+        """What may be written for a setting of this type, for messages and help."""
+        if self.choices:
+            return " | ".join(self.choices)
+        if kind is bool:
+            return "true | false"
+        if kind is str or kind == tuple[str, ...]:
+            return "text"
+        return _KINDS.get(self.unit, "a whole number" if kind is int else "a number") + self._range()
+
+    def allows(self, value: object) -> bool:
+        if self.choices and value not in self.choices:
+            return False
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return True
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def _range(self) -> str:
+        if self.low is None and self.high is None:
+            return ""
+        return f" from {self.low:g} to {self.high:g}" if self.high is not None else f" of at least {self.low:g}"
+
+
+def knob(default: object, help: str, **rule: Any) -> Any:
+    """A dataclass field that carries its Rule."""
+    return field(default=default, metadata={"rule": Rule(help, **rule)})
+
+
+def convert(raw: object, kind: object, rule: Rule) -> object:
+    """A raw value as bool, int, float or str. None or ValueError when it does not fit the type."""
+    if kind is str:
+        return raw if isinstance(raw, str) else None
+    if kind is bool:
+        return _BOOLS.get(str(raw).lower())
+    if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
+        return None
+    number = _number(str(raw), rule.unit)
+    if kind is float:
+        return number
+    return int(number) if number == int(number) else None
+
+
+def _number(text: str, unit: str) -> float:
+    """ "4GiB" -> 4294967296.0, "500ms" -> 0.5; ValueError on anything else."""
+    match = re.fullmatch(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]*)\s*", text)
+    if match is None:
+        raise ValueError(text)
+    amount, suffix = float(match[1].replace("_", "")), match[2].lower()
+    scales = _SCALES.get(unit, {"": 1.0})
+    if unit == "bytes":
+        suffix = suffix.removesuffix("b")
+    if suffix not in scales:
+        raise ValueError(text)
+    return amount * scales[suffix]

@@ -1,0 +1,255 @@
+"""Who may ask for what: the tables of the settings file about tenants, keys, limits, classes and rules.
+
+Data only, checked when it is read: unknown names, wrong types and contradictions are ConfigErrors that name the place.
+What the numbers mean for a request is decided in `control`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from datetime import UTC, date, datetime, time
+from enum import StrEnum
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from tailrace.errors import ConfigError
+from tailrace.knobs import Rule, convert, knob
+
+SCOPES = ("inference", "admin")
+PRIORITIES = ("high", "normal", "background")  # names of the bands, first served first
+DEFAULT_TENANT = "default"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HASH = re.compile(r"sha256:(?:([0-9a-zA-Z_-]{1,64}):)?([0-9a-f]{64})")
+
+T = TypeVar("T")
+
+
+class RequestClass(StrEnum):
+    """How a request is scheduled. Embedding and multimodal classes come with their routes."""
+
+    INTERACTIVE = "interactive"  # someone waits for the first token
+    LONG = "long"  # much to compute, or much to write
+    AGENT = "agent"  # a program works through tool calls
+    BACKGROUND = "background"  # nobody waits
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Limits of a tenant or of one key; 0: none. Rates are buckets that hold a minute's worth and fill evenly."""
+
+    requests_per_minute: int = knob(0, "HTTP requests", low=0)
+    prompt_tokens_per_minute: int = knob(0, "prompt tokens, cached ones too", low=0)
+    output_tokens_per_minute: int = knob(0, "generated tokens", low=0)
+    device_seconds_per_minute: float = knob(0.0, "standard device-seconds", low=0)
+    concurrency: int = knob(0, "sequences at once: n = 4 counts four", low=0)
+    budget_device_seconds: float = knob(0.0, "standard device-seconds altogether; never refills", low=0)
+    max_context: int = knob(0, "tokens of prompt and answer together", low=0)
+    max_output: int = knob(0, "tokens of one answer; more is lowered to it", low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPolicy:
+    """An API key, known by its hash only. Its limits hold beside the tenant's."""
+
+    name: str = knob("", "what logs and records call it")
+    hash: str = knob("", "sha256:SALT:HEX as `tailrace keys new` prints it, or sha256:HEX")
+    scopes: tuple[str, ...] = knob(("inference",), "what it opens", choices=SCOPES)
+    expires: float = knob(0.0, "a date, or a date and time; the key is refused from then on")
+    limits: Quota = field(default_factory=Quota)
+
+    @property
+    def salt(self) -> str:
+        match = _HASH.fullmatch(self.hash)
+        return (match[1] or "") if match else ""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over salt and key, hex."""
+        return self.hash.rpartition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPolicy:
+    name: str = knob("", "unique among tenants")
+    weight: float = knob(1.0, "share of the machine against other busy tenants", low=0.001, high=1_000_000)
+    priority: str = knob("normal", "the highest band its requests may use", choices=PRIORITIES)
+    classes: tuple[str, ...] = knob((), "classes it may use; none: all", choices=tuple(RequestClass))
+    models: tuple[str, ...] = knob((), "models it may use; none: all")
+    mode: str = knob("strict", "shadow: limits are decided and recorded, never enforced", choices=("strict", "shadow"))
+    shared_cache: bool = knob(False, "prompts may hit the prefix cache of other tenants that say the same")
+    max_waiting_requests: int = knob(0, "requests of it that may wait; 0: its weight's part of all", low=0)
+    max_waiting_tokens: int = knob(0, "prompt tokens of it that may wait; 0: its weight's part of all", low=0)
+    limits: Quota = field(default_factory=Quota)
+    keys: tuple[KeyPolicy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPolicy:
+    """How long requests of a class may take to start, and how many of them may wait. 0: no bound of its own."""
+
+    ttft: float = knob(0.0, "first token due after; told at once when it cannot be met", unit="seconds", low=0)
+    queue_deadline: float = knob(0.0, "longest time in the queue", unit="seconds", low=0)
+    max_waiting_requests: int = knob(0, "requests of the class that may wait", low=0)
+    max_waiting_tokens: int = knob(0, "prompt tokens of the class that may wait", low=0)
+    as_job: bool = knob(False, "what cannot start in time is offered as a job instead of a refusal")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRule:
+    """Puts requests into a class when all that it states holds. The first rule that matches decides."""
+
+    request_class: RequestClass = field(metadata={"key": "class"})
+    tenant: str = knob("", "name of a tenant")
+    key: str = knob("", "name of a key")
+    model: str = knob("", "name of a model")
+    route: str = knob("", "chat or completions", choices=("", "chat", "completions"))
+    origin: str = knob("", "http or job", choices=("", "http", "job"))
+    service_tier: str = knob("", "the request's own service_tier")
+    tools: bool | None = knob(None, "whether tools are on offer; absent: either")
+    attachments: bool | None = knob(None, "whether there are parts that are no text; absent: either")
+    from_tokens: int = knob(0, "uncached prompt tokens, at least", low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPolicies:
+    """Nobody waits for ever: a request that has not started by its class's queue deadline is told so."""
+
+    interactive: ClassPolicy = ClassPolicy(queue_deadline=60.0)
+    agent: ClassPolicy = ClassPolicy(queue_deadline=120.0)
+    long: ClassPolicy = ClassPolicy(queue_deadline=300.0)
+    background: ClassPolicy = ClassPolicy(queue_deadline=3600.0, as_job=True)
+
+    def of(self, request_class: RequestClass) -> ClassPolicy:
+        policy: ClassPolicy = getattr(self, request_class.value)
+        return policy
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    tenants: tuple[TenantPolicy, ...] = ()
+    classes: ClassPolicies = field(default_factory=ClassPolicies)
+    rules: tuple[ClassRule, ...] = ()
+
+
+TABLES = frozenset(("tenants", "classes", "rules"))
+
+
+def read_policy(tree: Mapping[str, object], origin: str) -> Policy:
+    """The tables among a settings file's sections. Raises ConfigError."""
+    known = {name: table for name, table in tree.items() if name in TABLES}
+    policy = read(Policy, known, "", origin)
+    _check(policy, origin)
+    return policy
+
+
+def read(kind: type[T], table: object, where: str, origin: str, base: T | None = None) -> T:
+    """A table as a dataclass. `where` is its path in the file, for messages; what it leaves out is as in `base`."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where} ({origin}) must be a table", param=where)
+    types = get_type_hints(kind)
+    known: dict[str, Field[Any]] = {each.metadata.get("key", each.name): each for each in fields(kind)}  # type: ignore[arg-type]
+    for name in table:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
+            raise ConfigError(f"unknown setting {_join(where, name)} ({origin}); the nearest known one is {near}")
+    values = {
+        each.name: _value(each, types[each.name], table[name], (_join(where, name), origin))
+        for name, each in known.items()
+        if name in table
+    }
+    if base is not None:
+        changed: T = replace(base, **values)  # type: ignore[type-var]
+        return changed
+    for name, each in known.items():
+        if name not in table and each.default is MISSING and each.default_factory is MISSING:
+            raise ConfigError(f"{_join(where, name)} ({origin}) is missing", param=_join(where, name))
+    return kind(**values)
+
+
+def _value(item: Field[Any], kind: Any, raw: object, place: tuple[str, str]) -> object:
+    where, origin = place
+    rule: Rule = item.metadata.get("rule") or Rule("")
+    if item.name == "expires":
+        return _moment(raw, place)
+    inner = get_args(kind)[0] if get_args(kind) else None
+    if hasattr(kind, "__dataclass_fields__"):
+        return read(kind, raw, where, origin, None if item.default is MISSING else item.default)
+    if inner is not None and hasattr(inner, "__dataclass_fields__"):
+        return tuple(read(inner, each, f"{where}[{i}]", origin) for i, each in enumerate(_items(raw, place)))
+    if kind == tuple[str, ...]:
+        return tuple(str(_plain(str, each, rule, place)) for each in _items(raw, place))
+    if kind is RequestClass:
+        return RequestClass(str(_plain(str, raw, Rule("", choices=tuple(RequestClass)), place)))
+    return _plain(bool if kind == bool | None else kind, raw, rule, place)
+
+
+def _plain(kind: object, raw: object, rule: Rule, place: tuple[str, str]) -> object:
+    try:
+        value = convert(raw, kind, rule)
+    except (ValueError, OverflowError):
+        value = None
+    if value is None or not rule.allows(value):
+        where, origin = place
+        raise ConfigError(f"{where} = {raw!r} ({origin}): accepted is {rule.accepts(kind)}", param=where)
+    return value
+
+
+def _items(raw: object, place: tuple[str, str]) -> list[object]:
+    if not isinstance(raw, list):
+        raise ConfigError(f"{place[0]} ({place[1]}) must be a list", param=place[0])
+    return raw
+
+
+def _moment(raw: object, place: tuple[str, str]) -> float:
+    """A TOML date (its first moment) or date and time as seconds since the epoch; without a zone it is UTC."""
+    if isinstance(raw, str):
+        try:
+            raw = datetime.fromisoformat(raw)
+        except ValueError:
+            raw = None
+    if isinstance(raw, date) and not isinstance(raw, datetime):
+        raw = datetime.combine(raw, time(), UTC)
+    if not isinstance(raw, datetime):
+        where, origin = place
+        raise ConfigError(f"{where} ({origin}): accepted is a date such as 2027-01-31, or with a time", param=where)
+    return (raw if raw.tzinfo else raw.replace(tzinfo=UTC)).timestamp()
+
+
+def _check(policy: Policy, origin: str) -> None:
+    """What holds between tables."""
+    _unique([tenant.name for tenant in policy.tenants], "tenant", origin)
+    hashes: list[str] = []
+    for tenant in policy.tenants:
+        _unique([key.name for key in tenant.keys], f"key of tenant {tenant.name}", origin)
+        for key in tenant.keys:
+            if not _HASH.fullmatch(key.hash):
+                text = "hash must be sha256:SALT:HEX, as `tailrace keys new` prints it"
+                raise ConfigError(f"key {key.name} of tenant {tenant.name} ({origin}): {text}", param="hash")
+            hashes.append(key.hash)
+        if not tenant.keys and tenant.name != DEFAULT_TENANT:
+            raise ConfigError(
+                f"tenant {tenant.name} ({origin}) has no keys, so nobody could ever be it; only {DEFAULT_TENANT} may "
+                "have none: callers without a key, or with one of --api-key, are it",
+                param="tenants",
+            )
+    if len(set(hashes)) < len(hashes):
+        raise ConfigError(f"two keys ({origin}) have the same hash: a key belongs to one tenant", param="hash")
+    names = {tenant.name for tenant in policy.tenants} | {DEFAULT_TENANT}
+    for rule in policy.rules:
+        if rule.tenant and rule.tenant not in names:
+            raise ConfigError(f"a rule ({origin}) names the tenant {rule.tenant}, which is not there", param="rules")
+
+
+def _unique(names: list[str], what: str, origin: str) -> None:
+    for name in names:
+        if not _NAME.fullmatch(name):
+            text = "letters, digits, dot, dash and underscore, at most 64"
+            raise ConfigError(f"{what} {name!r} ({origin}): a name is made of {text}", param="name")
+        if names.count(name) > 1:
+            raise ConfigError(f"{what} {name} ({origin}) is there twice", param="name")
+
+
+def _join(where: str, name: object) -> str:
+    return f"{where}.{name}" if where else str(name)

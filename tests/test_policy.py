@@ -1,0 +1,111 @@
+"""Tables of tenants, keys, classes and rules: what is read, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tailrace.config import Config, load
+from tailrace.errors import ConfigError
+from tailrace.policy import ClassPolicy, ClassRule, Policy, Quota, RequestClass
+
+HASH = "sha256:" + hashlib.sha256(b"sk").hexdigest()
+SALTED = "sha256:ab12:" + hashlib.sha256(b"ab12sk").hexdigest()
+
+
+def policy(tmp_path: Path, text: str) -> Policy:
+    file = tmp_path / "t.toml"
+    file.write_text(text, encoding="utf-8")
+    return load(str(file), {}).config.policy
+
+
+def test_everything_that_can_be_said(tmp_path: Path) -> None:
+    read = policy(
+        tmp_path,
+        f"""
+        [control]
+        max_waiting_requests = 9
+        [[tenants]]
+        name = "acme"
+        weight = 3
+        priority = "high"
+        classes = ["interactive", "long"]
+        models = ["m"]
+        mode = "shadow"
+        max_waiting_requests = 5
+        limits = {{ requests_per_minute = 60, device_seconds_per_minute = 1.5, concurrency = 4, max_output = 100 }}
+        [[tenants.keys]]
+        name = "ci"
+        hash = "{SALTED}"
+        scopes = ["inference", "admin"]
+        expires = 2027-01-31
+        limits = {{ concurrency = 1 }}
+        [[tenants.keys]]
+        name = "web"
+        hash = "{HASH}"
+        expires = 2027-01-31T10:00:00+02:00
+        [classes.interactive]
+        ttft = "2s"
+        [[rules]]
+        class = "background"
+        tenant = "acme"
+        tools = true
+        """,
+    )
+    (tenant,) = read.tenants
+    assert (tenant.name, tenant.weight, tenant.priority, tenant.mode) == ("acme", 3.0, "high", "shadow")
+    assert (tenant.classes, tenant.models, tenant.max_waiting_requests) == (("interactive", "long"), ("m",), 5)
+    assert tenant.limits == Quota(60, device_seconds_per_minute=1.5, concurrency=4, max_output=100)
+    ci, web = tenant.keys
+    assert (ci.salt, ci.digest) == ("ab12", hashlib.sha256(b"ab12sk").hexdigest())
+    assert (web.salt, web.digest) == ("", hashlib.sha256(b"sk").hexdigest())
+    assert (ci.scopes, web.scopes) == (("inference", "admin"), ("inference",))
+    assert (ci.expires, web.expires) == (1_801_353_600.0, 1_801_353_600.0 + 8 * 3600)
+    assert ci.limits == Quota(concurrency=1)
+    assert read.classes.interactive == ClassPolicy(ttft=2.0, queue_deadline=60.0)  # the rest is as without the table
+    assert read.classes.of(RequestClass.LONG).queue_deadline == 300.0
+    assert read.rules == (ClassRule(RequestClass.BACKGROUND, tenant="acme", tools=True),)
+
+
+def test_no_tables_are_no_policy(tmp_path: Path) -> None:
+    assert policy(tmp_path, "[api]\nport = 1\n") == Config().policy == Policy()
+
+
+ACME = f'[[tenants]]\nname = "acme"\nkeys = [{{ name = "k", hash = "{HASH}" }}]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (ACME + "wieght = 2", r"unknown setting tenants\[0\]\.wieght .* weight"),
+        (ACME + "weight = 0", r"tenants\[0\]\.weight = 0 .*accepted is a number from 0\.001"),
+        (ACME + "weight = true", r"tenants\[0\]\.weight = True"),
+        (ACME + 'priority = "top"', r"high \| normal \| background"),
+        (ACME + 'classes = ["short"]', r"tenants\[0\]\.classes = 'short' .*interactive"),
+        (ACME + 'classes = "long"', "must be a list"),
+        (ACME + "limits = 3", "must be a table"),
+        (ACME + "limits = { rpm = 3 }", r"unknown setting tenants\[0\]\.limits\.rpm"),
+        (ACME + "limits = { concurrency = -1 }", "of at least 0"),
+        (ACME + ACME, "tenant acme .* is there twice"),
+        (ACME + ACME.replace("acme", "other"), "two keys .* have the same hash"),
+        (ACME.replace(HASH, "sk-plain"), "key k of tenant acme .*tailrace keys new"),
+        (ACME.replace('"k"', '"a b"'), "a name is made of"),
+        (ACME.replace(f'hash = "{HASH}"', f'hash = "{HASH}", expires = "soon"'), "accepted is a date"),
+        ('[[tenants]]\nname = "acme"\n', "has no keys"),
+        ("[tenants]\nx = 1\n", "tenants .* must be a list"),
+        ('[[rules]]\ntenant = "default"\n', r"rules\[0\]\.class .* is missing"),
+        ('[[rules]]\nclass = "long"\ntenant = "who"\n', "names the tenant who"),
+        ("[classes.fast]\n", r"unknown setting classes\.fast"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        policy(tmp_path, text)
+
+
+def test_a_hash_never_reaches_a_message_when_it_is_a_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        policy(tmp_path, ACME.replace(HASH, "sk-very-secret"))
+    assert "secret" not in caught.value.message
