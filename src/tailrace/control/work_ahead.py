@@ -1,0 +1,101 @@
+"""How much the fair order will serve before a request: the expectation that its place is worth. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from math import exp, inf
+
+from tailrace.control.line import Key
+from tailrace.control.ticket import Ticket
+from tailrace.control.turns import Account, Turns
+
+_LOOK = 512  # requests, or tenants, looked at one by one; the rest is taken to be alike
+_MEMORY = 30.0  # seconds over which arrivals are averaged
+_MOST_PRESSURE = 0.9  # part of the machine that arrivals of higher bands can be expected to take for long
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """`seconds` standard device-seconds, `requests` how many (a mean, so not whole)."""
+
+    seconds: float
+    requests: float
+
+    def __add__(self, other: Ahead) -> Ahead:
+        return Ahead(self.seconds + other.seconds, self.requests + other.requests)
+
+    def times(self, factor: float) -> Ahead:
+        return Ahead(self.seconds * factor, self.requests * factor)
+
+
+NOTHING = Ahead(0.0, 0.0)
+
+
+class Arrivals:
+    """Standard device-seconds that arrive each second, of one band."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._at = 0.0
+
+    def add(self, seconds: float, now: float) -> None:
+        self._sum = self.rate(now) * _MEMORY + seconds
+        self._at = max(now, self._at)
+
+    def rate(self, now: float) -> float:
+        return self._sum * exp(-max(now - self._at, 0.0) / _MEMORY) / _MEMORY
+
+
+def work_ahead(
+    ticket: Ticket, bands: Mapping[int, Turns], arrivals: Mapping[int, Arrivals], lower_share: float
+) -> Ahead:
+    """Before a request with this ticket: one that waits already, or one that would come now.
+
+    Its own tenant's earlier requests; of the others in its band what they get until its tenant's turn for it comes;
+    the higher bands' backlog and what will arrive there meanwhile; the share that lower bands are guaranteed.
+    """
+    turns = bands.get(ticket.band)
+    total = NOTHING if turns is None else _in_band(ticket, turns)
+    pressure = 0.0
+    for band, other in bands.items():
+        if band < ticket.band:
+            total += Ahead(other.seconds, other.waiting)
+            pressure += arrivals[band].rate(ticket.arrival) if band in arrivals else 0.0
+    lower = any(band > ticket.band and other.waiting for band, other in bands.items())
+    pressure = min(pressure + (lower_share if lower else 0.0), _MOST_PRESSURE)
+    return total.times(1.0 / (1.0 - pressure))
+
+
+def _in_band(ticket: Ticket, turns: Turns) -> Ahead:
+    account = turns.find(ticket.tenant)
+    own = NOTHING if account is None else _own(ticket, account)
+    counter = turns.entry_counter(ticket.tenant) + own.seconds / ticket.weight
+    return own + _others(ticket.tenant, counter, turns)
+
+
+def _own(ticket: Ticket, account: Account) -> Ahead:
+    key: Key = (inf if ticket.deadline is None else ticket.deadline, ticket.arrival, -1)
+    seconds, requests, seen = 0.0, 0, 0
+    for line in account.lines.values():
+        for place in islice(line.places(), _LOOK):
+            seen += 1
+            if place.key < key:
+                seconds += place.cost
+                requests += 1
+    return Ahead(seconds, requests).times(account.waiting / seen if seen else 0.0)
+
+
+def _others(tenant: str, counter: float, turns: Turns) -> Ahead:
+    """What other tenants are served until their counters pass `counter`."""
+    total, seen = NOTHING, 0
+    for name, other in islice(turns.backlogged(), _LOOK):
+        if name == tenant:
+            continue
+        seen += 1
+        allowed = max(counter - other.counter, 0.0) * other.weight
+        seconds = other.seconds
+        part = min(1.0, allowed / seconds) if seconds else 1.0
+        total += Ahead(seconds * part, other.waiting * part)
+    return total.times(max(turns.tenants_waiting - 1, seen) / seen) if seen > _LOOK // 2 else total
