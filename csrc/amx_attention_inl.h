@@ -9,7 +9,7 @@
 
 constexpr int kScoreStride = kSegmentTokens + 16;  // not a power of two: rows must not fall on the same cache lines
 
-struct Strip {
+struct TileStrip {
   const AttentionTask& task;
   int segment;
   int first, rows;
@@ -29,9 +29,7 @@ struct Strip {
 
 constexpr int64_t kWeightTiles = kSegmentTokens / 32 * kTile;
 
-inline int within_segment(int key) { return key < 0 ? 0 : smaller(key, kSegmentTokens); }
-
-inline void see(Strip& strip) {
+inline void see(TileStrip& strip) {
   int longest = 0, start = kSegmentTokens;
   for (int r = 0; r < strip.rows; ++r) {
     const int position = strip.task.first_position + (strip.first + r) / strip.task.group;
@@ -61,7 +59,7 @@ inline f32x16 load16(const float* p) {
   return v;
 }
 
-inline void pack_queries(const Strip& strip) {
+inline void pack_queries(const TileStrip& strip) {
   for (int r = 0; r < strip.rows; ++r) {
     const int row = strip.first + r;
     const float* q = strip.task.q + row / strip.task.group * strip.task.q_stride + row % strip.task.group * strip.head_dim();
@@ -70,7 +68,7 @@ inline void pack_queries(const Strip& strip) {
   }
 }
 
-inline void strip_scores(const Strip& strip) {
+inline void tile_scores(const TileStrip& strip) {
   const uint8_t* second = strip.two_tiles() ? strip.queries + strip.query_tiles() : nullptr;
   for (int s = strip.first_step; s < strip.key_steps; ++s) {
     const int key = 32 * s;
@@ -117,7 +115,7 @@ inline f32x16 visible_scores(const float* s, int first, int visible) {
 }
 
 // One row's scores -> bf16 weights; its maximum and the sum of the weights.
-inline void row_weights(const Strip& strip, int r, float* maximum, float* total) {
+inline void row_weights(const TileStrip& strip, int r, float* maximum, float* total) {
   const float* s = strip.scores + r * kScoreStride;
   uint8_t* to = strip.weights + r / kTileRows * kWeightTiles + r % kTileRows * 64;
   const int first = strip.seen_from[r], visible = strip.visible[r], start = 32 * strip.first_step;
@@ -137,7 +135,7 @@ inline void row_weights(const Strip& strip, int r, float* maximum, float* total)
 }
 
 // 32 dimensions of the output at a time stay in tile registers over the whole segment.
-inline void strip_values(const Strip& strip, float* out) {
+inline void tile_values(const TileStrip& strip, float* out) {
   const uint8_t* second = strip.two_tiles() ? strip.weights + kWeightTiles : nullptr;
   constexpr int64_t kDimTiles = kBlockTokens * 32;  // bytes of 16 dimensions
   for (int d = 0; d < strip.head_dim(); d += 32) {
@@ -151,13 +149,13 @@ inline void strip_values(const Strip& strip, float* out) {
   }
 }
 
-inline void attention_strip(Strip& strip, const Partial& out) {
+inline void attention_strip(TileStrip& strip, const Partial& out) {
   see(strip);
   float* result = out.out + int64_t{strip.first} * strip.head_dim();
   if (strip.key_steps) {
     configure_rows(strip.rows);
     pack_queries(strip);
-    strip_scores(strip);
+    tile_scores(strip);
   } else {
     __builtin_memset(result, 0, sizeof(float) * static_cast<size_t>(strip.rows * strip.head_dim()));
   }
@@ -166,16 +164,61 @@ inline void attention_strip(Strip& strip, const Partial& out) {
     if (strip.task.softcap > 0) softcap(strip.scores + r * kScoreStride + start, 32 * strip.key_steps - start, strip.task.softcap);
     row_weights(strip, r, out.max + strip.first + r, out.sum + strip.first + r);
   }
-  if (strip.key_steps) strip_values(strip, result);
+  if (strip.key_steps) tile_values(strip, result);
 }
 
+inline void multiply_step(const Operands& at) { multiply<Int8Dot>(at, 1, [] {}); }
+
+// The products of attention8_inl.h: a 16-bit value is 256 * high + low, so the high bytes are a second row tile, and the two sums
+// are joined exactly.
+struct TileProducts {
+  static constexpr int kRows = kTileRows;
+  static size_t space_bytes(int inner) { return 2 * static_cast<size_t>(inner) / kInnerStep * kTile; }
+
+  // [low, high][inner / 64] A tiles
+  static void pack(const Left& left, int inner) {
+    uint8_t* high = left.space + high_tiles(left);
+    for (int r = 0; r < left.rows; ++r) {
+      for (int k = 0; k < inner; k += 8) {
+        const int at = k / kInnerStep * kTile + r * 64 + k % kInnerStep;
+        i16x8 x;
+        __builtin_memcpy(&x, left.x + r * left.stride + k, sizeof x);
+        const i8x8 upper = __builtin_convertvector((x + 128) >> 8, i8x8), lower = __builtin_convertvector(x, i8x8);
+        __builtin_memcpy(left.space + at, &lower, sizeof lower);
+        __builtin_memcpy(high + at, &upper, sizeof upper);
+      }
+    }
+    tile::configure(left.rows, left.rows);
+  }
+
+  static int64_t high_tiles(const Left& left) { return left.stride / kInnerStep * kTile; }
+
+  static void multiply(const Left& left, const Right& right, int32_t* sums) {
+    const uint8_t* low = left.space + right.first_step * kTile;
+    const uint8_t* high = low + high_tiles(left);
+    zero_block(true);
+    for (int s = 0; s < right.steps; ++s, low += kTile, high += kTile) {
+      multiply_step({low, high, right.panel[0][s], right.panel[1][s], kTile});
+    }
+    store_block(sums, kTileColumns * 4, true);
+    for (int i = 0; i < left.rows * kTileColumns; i += kLanes) {
+      i32x8 a, b;
+      __builtin_memcpy(&a, sums + i, sizeof a);
+      __builtin_memcpy(&b, sums + kTileRows * kTileColumns + i, sizeof b);
+      a += b << 8;
+      __builtin_memcpy(sums + i, &a, sizeof a);
+    }
+  }
+};
+
 inline void attention_segment(const AttentionTask& task, int segment, const Partial& out, const Scratch& scratch) {
+  if (task.kv.layout.int8()) return attention_int8<TileProducts>(task, segment, out, scratch);
   const int total = task.positions * task.group;
   uint8_t* queries = scratch.data;
   uint8_t* weights = queries + int64_t{2} * task.kv.layout.head_dim / 32 * kTile;
   float* scores = reinterpret_cast<float*>(weights + 2 * kWeightTiles);
   for (int first = 0; first < total; first += kBlockRows) {
-    Strip strip = {task, segment, first, smaller(kBlockRows, total - first), {}, {}, 0, 0, queries, weights, scores};
+    TileStrip strip = {task, segment, first, smaller(kBlockRows, total - first), {}, {}, 0, 0, queries, weights, scores};
     attention_strip(strip, out);
   }
 }

@@ -73,15 +73,9 @@ LogitsView Model::logits() const {
 
 const float* Model::hidden() const { return step_ ? step_->hidden() : nullptr; }
 
-namespace {
-KvLayout layout_of(const Spec& spec) {
-  KvLayout layout;
-  layout.layers = spec.layers, layout.kv_heads = spec.kv_heads, layout.head_dim = spec.head_dim;
-  return layout;
-}
-}  // namespace
+KvLayout kv_layout(const Spec& spec, KvFormat format) { return {spec.layers, spec.kv_heads, spec.head_dim, format}; }
 
-KvCache::KvCache(const Spec& spec, int num_blocks) : layout_(layout_of(spec)), num_blocks_(num_blocks) {
+KvCache::KvCache(const Spec& spec, KvFormat format, int num_blocks) : layout_(kv_layout(spec, format)), num_blocks_(num_blocks) {
   check(num_blocks > 0, "num_blocks must be positive");
   memory_.reserve(static_cast<size_t>(num_blocks) * layout_.block_bytes());
 }

@@ -92,9 +92,11 @@ class Model {
   std::unique_ptr<Step> step_;
 };
 
+KvLayout kv_layout(const Spec& spec, KvFormat format);
+
 class KvCache {
  public:
-  KvCache(const Spec& spec, int num_blocks);
+  KvCache(const Spec& spec, KvFormat format, int num_blocks);
   int num_blocks() const { return num_blocks_; }
   const KvLayout& layout() const { return layout_; }
   uint8_t* base() const { return memory_.data(); }

@@ -132,8 +132,8 @@ int gemm_tasks(const GemmTask& task, int threads) {
 inline size_t scratch_bytes(int max_k, int head_dim, int) {
   const size_t gemm = kPanelChunk * kPanel * 2 + kMaxRowBlock * kTileColumns * 4;
   const size_t row = 2 * sizeof(float) * static_cast<size_t>(round_up(max_k, 64));
-  const size_t attention = 8 * kSegmentTokens * 4 + sizeof(float) * static_cast<size_t>(head_dim);
-  return (gemm > row ? gemm : row) + attention;
+  const size_t attention = 8 * kSegmentTokens * 4 + 2 * sizeof(float) * static_cast<size_t>(head_dim);
+  return (gemm > row ? gemm : row) + attention + attention8_bytes<VectorProducts>(head_dim);
 }
 
 // ---- products ----

@@ -30,6 +30,7 @@ constexpr int kMaxGroup = 32;        // query heads per KV head
 constexpr float kMinStep = 1e-30f;
 
 enum class Format : int { int8 = 0, nib4 = 1, bf16 = 2 };
+enum class KvFormat : int { bf16 = 0, int8 = 1 };
 
 // What a gated feed-forward applies to its gate; gelu in its tanh form (Hendrycks and Gimpel, 2016, arXiv:1606.08415).
 enum class Activation : int { none = 0, silu = 1, gelu = 2 };
@@ -113,15 +114,22 @@ struct GemmTask {
 
 // Paged KV memory. A block holds kBlockTokens tokens of every layer and KV head:
 //
-//   block -> [layer][kv_head] -> | K: 64 * head_dim bf16 | V: 64 * head_dim bf16 |
-//   K  [token/16][d/2][token%16][d%2]   = [token/16][d/32] AMX B tiles of K^T; 32 bytes = 8 tokens x (d, d+1)
-//   V  [d/16][token/2][d%16][token%2]   = [d/16][token/32] AMX B tiles of V;   32 bytes = 8 dims x (t, t+1)
+//   bf16  block -> [layer][kv_head] -> | K: 64 * head_dim | V: 64 * head_dim |
+//     K  [token/16][d/2][token%16][d%2]   = [token/16][d/32] AMX B tiles of K^T; 32 bytes = 8 tokens x (d, d+1)
+//     V  [d/16][token/2][d%16][token%2]   = [d/16][token/32] AMX B tiles of V;   32 bytes = 8 dims x (t, t+1)
+//   int8  block -> [layer][kv_head] -> | K: 64 * head_dim | V: 64 * head_dim | K steps: 64 floats | V steps: 64 floats |
+//     K  [token/16][d/4][token%16][d%4]   = [token/16][d/64] AMX B tiles; 64 bytes = 16 tokens x 4 dims
+//     V  [d/16][token/4][d%16][token%4]   = [d/16] AMX B tiles;           64 bytes = 16 dims x 4 tokens
+//     a token's key is step * integers, step = max|x| / 127, rounded to nearest even; its value likewise
 //
-// Memory is zero at first and always finite, so a key that is masked (weight 0) never poisons a sum.
+// Memory is zero at first and always finite, so a key that is masked (weight 0) never poisons a sum. All that belongs to a block
+// lies in it: copying its bytes copies it.
 struct KvLayout {
   int layers = 0, kv_heads = 0, head_dim = 0;
-  int64_t part_bytes() const { return int64_t{kBlockTokens} * head_dim * 2; }  // K or V of one (layer, head)
-  int64_t head_bytes() const { return 2 * part_bytes(); }
+  KvFormat format = KvFormat::bf16;
+  bool int8() const { return format == KvFormat::int8; }
+  int64_t part_bytes() const { return int64_t{kBlockTokens} * head_dim * (int8() ? 1 : 2); }  // K or V of one (layer, head)
+  int64_t head_bytes() const { return 2 * (part_bytes() + (int8() ? kBlockTokens * int64_t{sizeof(float)} : 0)); }
   int64_t layer_bytes() const { return kv_heads * head_bytes(); }
   int64_t block_bytes() const { return layers * layer_bytes(); }
 };
@@ -134,6 +142,11 @@ struct KvView {
     return base + block * layout.block_bytes() + layer * layout.layer_bytes() + kv_head * layout.head_bytes();
   }
   uint8_t* values(int64_t block, int kv_head) const { return keys(block, kv_head) + layout.part_bytes(); }
+  // int8 only: [kBlockTokens]
+  float* key_steps(int64_t block, int kv_head) const {
+    return reinterpret_cast<float*>(keys(block, kv_head) + 2 * layout.part_bytes());
+  }
+  float* value_steps(int64_t block, int kv_head) const { return key_steps(block, kv_head) + kBlockTokens; }
 };
 
 // Where one row of the batch stands: its absolute position and its slot in the cache.
@@ -142,8 +155,8 @@ struct RowPlace {
   int32_t block = 0;  // block id; the slot inside is position % kBlockTokens
 };
 
-// Adds biases, norms each head of q and k (where there are such), rotates q and k of one row, scales q, rounds k and v to bf16 and
-// writes them into the cache.
+// Adds biases, norms each head of q and k (where there are such), rotates q and k of one row, scales q, rounds k and v to
+// what the cache stores and writes them there.
 struct RopeTask {
   FloatView qkv;  // columns: heads, then kv_heads of K, then kv_heads of V, head_dim each
   int heads = 0, rope_dim = 0;
@@ -161,7 +174,8 @@ struct RopeTask {
 
 // Query rows of one sequence under one KV head. Row i is (position first_position + i / group, query head i % group) and lies
 // at q + (i / group) * q_stride + (i % group) * head_dim. It sees keys 0 .. its own position, with a window only the last `window` of
-// these.
+// these. Keys and values are read as the cache stores them, those of the rows themselves too. Over an int8 cache every variant gives
+// the same bits (attention8_inl.h).
 struct AttentionTask {
   const float* q = nullptr;
   int64_t q_stride = 0;  // floats between positions

@@ -244,11 +244,16 @@ void copy_blocks(KvCache& kv, const AnyArray& src, const AnyArray& dst) {
   kv.copy_blocks(from, to, count);
 }
 
-int64_t bytes_per_block(const nb::dict& spec) {
-  const Spec s = parse_spec(spec);
-  KvLayout layout;
-  layout.layers = s.layers, layout.kv_heads = s.kv_heads, layout.head_dim = s.head_dim;
-  return layout.block_bytes();
+KvFormat parse_kv(const std::string& kv) {
+  if (kv == "bf16") return KvFormat::bf16;
+  if (kv == "int8") return KvFormat::int8;
+  throw std::invalid_argument("kv must be bf16 or int8, not '" + kv + "'");
+}
+
+int64_t bytes_per_block(const nb::dict& spec, const std::string& kv) { return kv_layout(parse_spec(spec), parse_kv(kv)).block_bytes(); }
+
+KvCache* make_cache(Model& model, int num_blocks, const std::string& kv) {
+  return new KvCache(model.spec(), parse_kv(kv), num_blocks);
 }
 
 void bind_packing(nb::module_& m) {
@@ -277,12 +282,12 @@ nb::class_<Model> bind_model(nb::module_& m) {
 
 void bind_cache(nb::module_& m) {
   nb::class_<KvCache>(m, "KvCache")
-      .def("__init__", [](KvCache* self, Model& model, int num_blocks) { new (self) KvCache(model.spec(), num_blocks); },
-           nb::arg("model"), nb::arg("num_blocks"))
+      .def(nb::new_(&make_cache), nb::arg("model"), nb::arg("num_blocks"), nb::arg("kv") = "bf16")
       .def_prop_ro("num_blocks", &KvCache::num_blocks)
+      .def_prop_ro("kv", [](const KvCache& kv) { return kv.layout().int8() ? "int8" : "bf16"; })
       .def_prop_ro("block_bytes", [](const KvCache& kv) { return kv.layout().block_bytes(); })
       .def("copy_blocks", &copy_blocks, nb::arg("src"), nb::arg("dst"))
-      .def_static("bytes_per_block", &bytes_per_block, nb::arg("spec"));
+      .def_static("bytes_per_block", &bytes_per_block, nb::arg("spec"), nb::arg("kv") = "bf16");
 }
 
 }  // namespace

@@ -157,6 +157,39 @@ inline void append_value(uint8_t* values, int slot, const float* x, int head_dim
   }
 }
 
+// Infinities and NaN become 0.
+inline f32x8 finite8(f32x8 x) {
+  const i32x8 exponent = {0x7F800000, 0x7F800000, 0x7F800000, 0x7F800000, 0x7F800000, 0x7F800000, 0x7F800000, 0x7F800000};
+  return from_bits(bits(x) & ((bits(x) & exponent) != exponent));
+}
+
+// One head's key or value as integers of one step, which comes back.
+inline float to_cache8(const float* x, int head_dim, int8_t* q) {
+  f32x8 top = splat(0);
+  for (int d = 0; d < head_dim; d += kLanes) top = max8(abs8(finite8(load8(x + d))), top);
+  const float wanted = max_lanes(top) / 127.0f, step = wanted < kMinStep ? 0.0f : wanted;
+  const float inv = step > 0 ? 1.0f / step : 0.0f;
+  for (int d = 0; d < head_dim; d += kLanes) {
+    const i8x8 v = __builtin_convertvector(round8(finite8(load8(x + d)) * inv), i8x8);
+    __builtin_memcpy(q + d, &v, sizeof v);
+  }
+  return step;
+}
+
+inline void append_key8(const KvView& kv, const RowPlace& place, int head, const float* x, int8_t* q) {
+  const int head_dim = kv.layout.head_dim, slot = place.position % kBlockTokens;
+  kv.key_steps(place.block, head)[slot] = to_cache8(x, head_dim, q);
+  uint8_t* out = kv.keys(place.block, head) + slot / 16 * 16 * head_dim + slot % 16 * 4;
+  for (int d = 0; d < head_dim; d += 4) __builtin_memcpy(out + d * 16, q + d, 4);
+}
+
+inline void append_value8(const KvView& kv, const RowPlace& place, int head, const float* x, int8_t* q) {
+  const int head_dim = kv.layout.head_dim, slot = place.position % kBlockTokens;
+  kv.value_steps(place.block, head)[slot] = to_cache8(x, head_dim, q);
+  uint8_t* out = kv.values(place.block, head) + slot / 4 * 64 + slot % 4;
+  for (int d = 0; d < head_dim; ++d) out[d / 16 * kBlockTokens * 16 + d % 16 * 4] = static_cast<uint8_t>(q[d]);
+}
+
 inline void norm_head(float* x, const float* weight, int head_dim, float eps) {
   f32x8 even = splat(0), odd = splat(0);
   for (int c = 0; c < head_dim; c += 16) {
@@ -165,6 +198,19 @@ inline void norm_head(float* x, const float* weight, int head_dim, float eps) {
   }
   const float inv = inverse_rms(even, odd, head_dim, eps);
   for (int c = 0; c < head_dim; c += kLanes) store8(x + c, (load8(x + c) * inv) * load8(weight + c));
+}
+
+// `x` is followed by room for its integers.
+inline void store_key(const KvView& kv, const RowPlace& place, int head, float* x) {
+  const int head_dim = kv.layout.head_dim;
+  if (kv.layout.int8()) return append_key8(kv, place, head, x, reinterpret_cast<int8_t*>(x + head_dim));
+  append_key(kv.keys(place.block, head), place.position % kBlockTokens, x, head_dim);
+}
+
+inline void store_value(const KvView& kv, const RowPlace& place, int head, float* x) {
+  const int head_dim = kv.layout.head_dim;
+  if (kv.layout.int8()) return append_value8(kv, place, head, x, reinterpret_cast<int8_t*>(x + head_dim));
+  append_value(kv.values(place.block, head), place.position % kBlockTokens, x, head_dim);
 }
 
 // Head `head` of a row of qkv: with its bias, and normed when there is a norm.
@@ -189,13 +235,12 @@ inline void rope_row(const RopeTask& task, int row, const Scratch& scratch) {
     for (int c = 0; c < head_dim; c += kLanes) store8(q + c, load8(q + c) * task.q_scale);
   }
   float* x = reinterpret_cast<float*>(scratch.data);
-  const int slot = place.position % kBlockTokens;
   for (int h = 0; h < kv_heads; ++h) {
     load_head(task, row, task.heads + h, task.k_norm, x);
     rotate(x, task.rope_dim, cos, sin);
-    append_key(task.kv.keys(place.block, h), slot, x, head_dim);
+    store_key(task.kv, place, h, x);
     load_head(task, row, task.heads + kv_heads + h, nullptr, x);
-    append_value(task.kv.values(place.block, h), slot, x, head_dim);
+    store_value(task.kv, place, h, x);
   }
 }
 

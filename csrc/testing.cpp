@@ -179,8 +179,8 @@ nb::object softcap(const std::string& variant, const AnyArray& x, float cap) {
 struct Cache {
   Memory memory;
   KvView view;
-  Cache(int kv_heads, int head_dim, const int32_t* table, int blocks) {
-    view.layout = {1, kv_heads, head_dim};
+  Cache(int kv_heads, int head_dim, KvFormat format, const int32_t* table, int blocks) {
+    view.layout = {1, kv_heads, head_dim, format};
     const int most = blocks ? *std::max_element(table, table + blocks) + 1 : 1;
     memory.reserve(most * view.layout.block_bytes());
     view.base = memory.data();
@@ -188,6 +188,12 @@ struct Cache {
 };
 
 // Element (token, d) of the K and V parts of a block.
+int8_t* key_cell8(const KvView& kv, int block, int head, int slot, int d) {
+  return reinterpret_cast<int8_t*>(kv.keys(block, head)) + (slot / 16 * kv.layout.head_dim / 4 + d / 4) * 64 + slot % 16 * 4 + d % 4;
+}
+int8_t* value_cell8(const KvView& kv, int block, int head, int slot, int d) {
+  return reinterpret_cast<int8_t*>(kv.values(block, head)) + (d / 16 * kBlockTokens / 4 + slot / 4) * 64 + d % 16 * 4 + slot % 4;
+}
 bf16* key_cell(const KvView& kv, int block, int head, int slot, int d) {
   return reinterpret_cast<bf16*>(kv.keys(block, head)) + (slot / 16 * kv.layout.head_dim / 2 + d / 2) * 32 + slot % 16 * 2 + d % 2;
 }
@@ -208,17 +214,72 @@ void each_cell(const KvView& kv, const int32_t* table, int tokens, Cell cell, F&
   }
 }
 
-// qkv rows at the given positions -> q [M, heads * head_dim], keys and values [tokens, kv_heads, head_dim] as bf16 bits.
+// Calls fn(step of the keys, step of the values, index in [tokens][kv_heads]) for every token and head of an int8 cache.
+template <class F>
+void each_step(const KvView& kv, const int32_t* table, int tokens, F&& fn) {
+  for (int t = 0; t < tokens; ++t) {
+    const int block = table[t / kBlockTokens], slot = t % kBlockTokens;
+    for (int h = 0; h < kv.layout.kv_heads; ++h) {
+      fn(kv.key_steps(block, h)[slot], kv.value_steps(block, h)[slot], int64_t{t} * kv.layout.kv_heads + h);
+    }
+  }
+}
+
+// What `tokens` tokens have in the cache: keys, values [tokens, kv_heads, head_dim]; bf16 bits, or int8 with their steps
+// [tokens, kv_heads].
+template <class T, class KeyCell, class ValueCell>
+std::pair<nb::object, nb::object> read_cells(const KvView& kv, const int32_t* table, int tokens, KeyCell key, ValueCell value) {
+  const std::initializer_list<size_t> shape = {static_cast<size_t>(tokens), static_cast<size_t>(kv.layout.kv_heads),
+                                               static_cast<size_t>(kv.layout.head_dim)};
+  NewArray<T> keys(shape), values(shape);
+  each_cell(kv, table, tokens, key, [&](T* c, int64_t i) { keys.data[i] = *c; });
+  each_cell(kv, table, tokens, value, [&](T* c, int64_t i) { values.data[i] = *c; });
+  return {keys.object, values.object};
+}
+
+nb::tuple read_cache(const nb::object& q, const KvView& kv, const int32_t* table, int tokens) {
+  if (!kv.layout.int8()) {
+    const auto [keys, values] = read_cells<bf16>(kv, table, tokens, key_cell, value_cell);
+    return nb::make_tuple(q, keys, values);
+  }
+  const auto [keys, values] = read_cells<int8_t>(kv, table, tokens, key_cell8, value_cell8);
+  const std::initializer_list<size_t> shape = {static_cast<size_t>(tokens), static_cast<size_t>(kv.layout.kv_heads)};
+  NewArray<float> key_steps(shape), value_steps(shape);
+  each_step(kv, table, tokens, [&](float& k, float& v, int64_t i) { key_steps.data[i] = k, value_steps.data[i] = v; });
+  return nb::make_tuple(q, keys, values, key_steps.object, value_steps.object);
+}
+
+// The other way: bf16 bits, or int8 with steps [2, tokens, kv_heads] of keys and values.
+void fill_cache(const KvView& kv, const int32_t* table, int tokens, const AnyArray& keys, const AnyArray& values,
+                const std::optional<AnyArray>& steps) {
+  const int heads = kv.layout.kv_heads, head_dim = kv.layout.head_dim;
+  if (!steps) {
+    const bf16* k = array_data<bf16>(keys, "keys", {tokens, heads, head_dim});
+    const bf16* v = array_data<bf16>(values, "values", {tokens, heads, head_dim});
+    each_cell(kv, table, tokens, key_cell, [&](bf16* c, int64_t i) { *c = k[i]; });
+    each_cell(kv, table, tokens, value_cell, [&](bf16* c, int64_t i) { *c = v[i]; });
+    return;
+  }
+  const int8_t* k = array_data<int8_t>(keys, "keys", {tokens, heads, head_dim});
+  const int8_t* v = array_data<int8_t>(values, "values", {tokens, heads, head_dim});
+  const float* s = array_data<float>(*steps, "steps", {2, tokens, heads});
+  each_cell(kv, table, tokens, key_cell8, [&](int8_t* c, int64_t i) { *c = k[i]; });
+  each_cell(kv, table, tokens, value_cell8, [&](int8_t* c, int64_t i) { *c = v[i]; });
+  each_step(kv, table, tokens, [&](float& a, float& b, int64_t i) { a = s[i], b = s[int64_t{tokens} * heads + i]; });
+}
+
+// qkv rows at the given positions -> q [M, heads * head_dim], then what the cache holds as in read_cache.
 nb::tuple rope_append(const std::string& variant, const AnyArray& qkv, const AnyArray& positions, const AnyArray& cos,
                       const AnyArray& sin, int heads, int kv_heads, int head_dim, float q_scale, const std::optional<AnyArray>& bias,
-                      const std::optional<AnyArray>& q_norm, const std::optional<AnyArray>& k_norm, float eps) {
+                      const std::optional<AnyArray>& q_norm, const std::optional<AnyArray>& k_norm, float eps, const std::string& kv) {
   const Kernels& kernels = find_variant(variant);
   const int m = axis_size(positions, "positions", 0), width = (heads + 2 * kv_heads) * head_dim;
   const int32_t* at = array_data<int32_t>(positions, "positions", {m});
   const int tokens = *std::max_element(at, at + m) + 1;
   std::vector<int32_t> table(ceil_div(tokens, kBlockTokens));
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i);
-  Cache cache(kv_heads, head_dim, table.data(), static_cast<int>(table.size()));
+  const KvFormat format = kv == "int8" ? KvFormat::int8 : KvFormat::bf16;
+  Cache cache(kv_heads, head_dim, format, table.data(), static_cast<int>(table.size()));
   std::vector<RowPlace> places;
   for (int r = 0; r < m; ++r) places.push_back({at[r], at[r] / kBlockTokens});
   Work work(kernels, width, head_dim, heads / kv_heads);
@@ -234,11 +295,7 @@ nb::tuple rope_append(const std::string& variant, const AnyArray& qkv, const Any
   if (k_norm) task.k_norm = array_data<float>(*k_norm, "k_norm", {head_dim});
   task.eps = eps;
   for (int r = 0; r < m; ++r) kernels.rope_row(task, r, work.scratch);
-  const std::initializer_list<size_t> shape = {static_cast<size_t>(tokens), static_cast<size_t>(kv_heads), static_cast<size_t>(head_dim)};
-  NewArray<bf16> keys(shape), values(shape);
-  each_cell(cache.view, table.data(), tokens, key_cell, [&](bf16* c, int64_t i) { keys.data[i] = *c; });
-  each_cell(cache.view, table.data(), tokens, value_cell, [&](bf16* c, int64_t i) { values.data[i] = *c; });
-  return nb::make_tuple(q.object, keys.object, values.object);
+  return read_cache(q.object, cache.view, table.data(), tokens);
 }
 
 struct Partials {
@@ -247,21 +304,19 @@ struct Partials {
   Partial view() { return {max.data(), sum.data(), out.data()}; }
 };
 
-// q [M, heads, head_dim] (scaled) over keys and values [tokens, kv_heads, head_dim] bf16 bits, tiles of `tile_positions`.
+// q [M, heads, head_dim] (scaled) over keys and values [tokens, kv_heads, head_dim] as in fill_cache, tiles of `tile_positions`.
 // Returns out [M, heads, head_dim] and the best time of `repeats` runs in seconds.
 nb::tuple attention(const std::string& variant, const AnyArray& q, const AnyArray& keys, const AnyArray& values, const AnyArray& table,
-                    int first_position, int tile_positions, int repeats, int window, float softcap) {
+                    int first_position, int tile_positions, int repeats, int window, float softcap,
+                    const std::optional<AnyArray>& steps) {
   const Kernels& kernels = find_variant(variant);
   const int m = axis_size(q, "q", 0), heads = axis_size(q, "q", 1), head_dim = axis_size(q, "q", 2);
   const int tokens = axis_size(keys, "keys", 0), kv_heads = axis_size(keys, "keys", 1), group = heads / kv_heads;
   check(first_position + m <= tokens, "keys must cover every position");
   const int blocks = axis_size(table, "table", 0);
   const int32_t* ids = array_data<int32_t>(table, "table", {ceil_div(tokens, kBlockTokens)});
-  Cache cache(kv_heads, head_dim, ids, blocks);
-  const bf16* k = array_data<bf16>(keys, "keys", {tokens, kv_heads, head_dim});
-  const bf16* v = array_data<bf16>(values, "values", {tokens, kv_heads, head_dim});
-  each_cell(cache.view, ids, tokens, key_cell, [&](bf16* c, int64_t i) { *c = k[i]; });
-  each_cell(cache.view, ids, tokens, value_cell, [&](bf16* c, int64_t i) { *c = v[i]; });
+  Cache cache(kv_heads, head_dim, steps ? KvFormat::int8 : KvFormat::bf16, ids, blocks);
+  fill_cache(cache.view, ids, tokens, keys, values, steps);
   const float* queries = array_data<float>(q, "q", {m, heads, head_dim});
   NewArray<float> out({static_cast<size_t>(m), static_cast<size_t>(heads), static_cast<size_t>(head_dim)});
   Work work(kernels, 64, head_dim, group);
@@ -373,10 +428,10 @@ void bind_testing(nb::module_& m) {
         nb::arg("scale") = 1.0f);
   m.def("rope_append", &rope_append, nb::arg("variant"), nb::arg("qkv"), nb::arg("positions"), nb::arg("cos"), nb::arg("sin"),
         nb::arg("heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("q_scale"), nb::arg("bias").none() = nb::none(),
-        nb::arg("q_norm").none() = nb::none(), nb::arg("k_norm").none() = nb::none(), nb::arg("eps") = 1e-6f);
+        nb::arg("q_norm").none() = nb::none(), nb::arg("k_norm").none() = nb::none(), nb::arg("eps") = 1e-6f, nb::arg("kv") = "bf16");
   m.def("attention", &attention, nb::arg("variant"), nb::arg("q"), nb::arg("keys"), nb::arg("values"), nb::arg("table"),
         nb::arg("first_position"), nb::arg("tile_positions"), nb::arg("repeats") = 1, nb::arg("window") = 0,
-        nb::arg("softcap") = 0.0f);
+        nb::arg("softcap") = 0.0f, nb::arg("steps").none() = nb::none());
   m.def("softcap", &softcap, nb::arg("variant"), nb::arg("x"), nb::arg("cap"));
   m.def("phase_seconds", &phase_seconds, nb::arg("team"), nb::arg("runs"), nb::call_guard<nb::gil_scoped_release>());
   m.def("team_sum", &team_sum, nb::arg("team"), nb::arg("tasks"), nb::arg("phases"), nb::call_guard<nb::gil_scoped_release>());

@@ -25,6 +25,8 @@ namespace {
 #include "amx_tile.h"
 #include "vector_inl.h"
 #include "rows_inl.h"
+#include "strip_inl.h"
+#include "attention8_inl.h"
 
 constexpr int kTile = 1024;
 constexpr int kTileRows = 16;
@@ -38,7 +40,6 @@ typedef float f32x16 __attribute__((vector_size(64)));
 typedef int32_t i32x16 __attribute__((vector_size(64)));
 typedef uint32_t u32x16 __attribute__((vector_size(64)));
 typedef uint16_t u16x16 __attribute__((vector_size(32)));
-typedef int8_t i8x8 __attribute__((vector_size(8)));
 
 inline int smaller(int a, int b) { return a < b ? a : b; }
 
@@ -385,9 +386,9 @@ inline size_t scratch_bytes(int max_k, int head_dim, int) {
   const size_t gemm = 2 * 2 * kSums * sizeof(int32_t);
   const size_t attention = static_cast<size_t>(int64_t{2} * round_up(head_dim, 32) / 32 * kTile + 2 * kWeightTiles) +
                            kBlockRows * kScoreStride * sizeof(float);
-  const size_t row = sizeof(float) * static_cast<size_t>(round_up(max_k > head_dim ? max_k : head_dim, 64));
-  const size_t most = gemm > attention ? gemm : attention;
-  return most > row ? most : row;
+  const size_t row = sizeof(float) * static_cast<size_t>(round_up(max_k > 2 * head_dim ? max_k : 2 * head_dim, 64));
+  const size_t tiles = gemm > attention ? gemm : attention, most = tiles > row ? tiles : row;
+  return most > attention8_bytes<TileProducts>(head_dim) ? most : attention8_bytes<TileProducts>(head_dim);
 }
 
 Format preferred(bool) { return Format::int8; }

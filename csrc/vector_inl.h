@@ -6,6 +6,7 @@ typedef float f32x8 __attribute__((vector_size(32)));
 typedef int32_t i32x8 __attribute__((vector_size(32)));
 typedef uint32_t u32x8 __attribute__((vector_size(32)));
 typedef int16_t i16x8 __attribute__((vector_size(16)));
+typedef int8_t i8x8 __attribute__((vector_size(8)));
 
 constexpr int kLanes = 8;
 constexpr float kRoundMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to the nearest even integer

@@ -3,7 +3,7 @@
 Arrays are C-contiguous; a wrong dtype or shape raises ValueError naming the argument.
 """
 
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -129,12 +129,14 @@ class Model:
         """Seconds by part (embed, norm, gemm, attention, head, sample, wait) since the last call, and steps."""
 
 class KvCache:
-    """Paged KV memory: num_blocks blocks of BLOCK_TOKENS tokens over all layers, bf16."""
-    def __init__(self, model: Model, num_blocks: int) -> None: ...
+    """Paged KV memory: num_blocks blocks of BLOCK_TOKENS tokens over all layers; int8 with a step a token and head."""
+    def __init__(self, model: Model, num_blocks: int, kv: Literal["bf16", "int8"] = "bf16") -> None: ...
+    @property
+    def kv(self) -> Literal["bf16", "int8"]: ...
     @property
     def num_blocks(self) -> int: ...
     @property
     def block_bytes(self) -> int: ...
     def copy_blocks(self, src: I32, dst: I32) -> None: ...
     @staticmethod
-    def bytes_per_block(spec: ModelSpec) -> int: ...
+    def bytes_per_block(spec: ModelSpec, kv: Literal["bf16", "int8"] = "bf16") -> int: ...

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tailrace import _native
-from tests.native.tiny import Dims, Weights, native_model, run_chunked
+from tests.native.tiny import Dims, Kv, Weights, native_model, run_chunked
 
 DIMS = Dims(layers=2, hidden=128, heads=4, kv_heads=2, head_dim=32, ffn=192, vocab=91, max_positions=400)
 
@@ -22,6 +22,9 @@ DIGESTS = {
     "portable": {"int8": "a8ec0ffd3350f75d", "nib4": "49b3910919684e98", "bf16": "0c452692ec8d3281"},
     "amx-emulated": {"int8": "5aee6e55aee1b8e9", "nib4": "31c7810ba36864c8", "bf16": "f01933103ea1c5a1"},
 }
+
+# With an int8 cache every product is of integers: one digest for all variants.
+DIGESTS_KV8 = {"int8": "80e25c3df0845942", "nib4": "9d7e6aee15362579"}
 
 
 def stream(name: str, *shape: int) -> Any:
@@ -60,9 +63,9 @@ def weights_of(fmt: str) -> Weights:
     return weights
 
 
-def digest(variant: str, fmt: str) -> str:
+def digest(variant: str, fmt: str, kv: Kv = "bf16") -> str:
     tokens = (stream("tokens", 330).astype(int) % DIMS.vocab).tolist()
-    logits = run_chunked(native_model(variant, weights_of(fmt), threads=2), tokens, 77)
+    logits = run_chunked(native_model(variant, weights_of(fmt), threads=2), tokens, 77, kv=kv)
     assert np.isfinite(logits).all() and logits.std() > 0.1
     return hashlib.sha256(logits.tobytes()).hexdigest()[:16]
 
@@ -71,3 +74,9 @@ def digest(variant: str, fmt: str) -> str:
 @pytest.mark.parametrize("variant", [name for name in _native.test_variants() if name in DIGESTS])
 def test_old_bits_stay(variant: str, fmt: str) -> None:
     assert digest(variant, fmt) == DIGESTS[variant][fmt]
+
+
+@pytest.mark.parametrize("fmt", ["int8", "nib4"])
+@pytest.mark.parametrize("variant", _native.test_variants())
+def test_every_variant_has_the_same_bits_over_an_int8_cache(variant: str, fmt: str) -> None:
+    assert digest(variant, fmt, "int8") == DIGESTS_KV8[fmt]

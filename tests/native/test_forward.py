@@ -11,6 +11,7 @@ from tailrace import _native
 from tests.native.tiny import (
     BLOCK,
     Dims,
+    Kv,
     Session,
     Weights,
     i32,
@@ -52,6 +53,11 @@ def variant(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(params=["bf16", "int8"])
+def kv_type(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 def tokens_of(dims: Dims, count: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, dims.vocab, count).tolist()
 
@@ -72,6 +78,18 @@ def test_logits_follow_the_numpy_model(variant: str, name: str, fmt: str) -> Non
     assert similar(logits, numpy_logits(weights, tokens)) < 0.03
 
 
+@pytest.mark.parametrize("name", [*DIMS, "all"])
+def test_int8_keys_and_values_follow_the_numpy_model_on_every_variant(name: str) -> None:
+    """With int8 weights too, every product is of integers: one set of bits for all variants."""
+    dims = {**DIMS, **DEPARTURES}[name]
+    weights = random_weights(dims, seed=1)
+    tokens = tokens_of(dims, 300)
+    found = [run_chunked(native_model(variant, weights), tokens, 110, kv="int8") for variant in VARIANTS]
+    assert 0.001 < similar(found[0], numpy_logits(weights, tokens)) < 0.06
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
 @pytest.mark.parametrize("name", DEPARTURES)
 def test_departures_follow_the_numpy_model(variant: str, name: str) -> None:
     dims = DEPARTURES[name]
@@ -83,71 +101,77 @@ def test_departures_follow_the_numpy_model(variant: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DEPARTURES)
-def test_departures_give_the_same_bits_however_the_work_is_cut(variant: str, name: str) -> None:
+def test_departures_give_the_same_bits_however_the_work_is_cut(variant: str, kv_type: Kv, name: str) -> None:
     dims = DEPARTURES[name]
     weights = random_weights(dims)
     model = native_model(variant, weights)
     tokens = tokens_of(dims, 340)
-    whole = run_chunked(model, tokens, 340)
+    whole = run_chunked(model, tokens, 340, kv=kv_type)
     for chunk in (64, 77):
-        np.testing.assert_array_equal(run_chunked(model, tokens, chunk), whole)
-    np.testing.assert_array_equal(run_chunked(native_model(variant, weights, threads=3), tokens, 100), whole)
-    np.testing.assert_array_equal(run_chunked(model, tokens, 64, [4, 0, 5, 3, 1, 2]), whole)
-    kv = _native.KvCache(model, 6)
+        np.testing.assert_array_equal(run_chunked(model, tokens, chunk, kv=kv_type), whole)
+    np.testing.assert_array_equal(
+        run_chunked(native_model(variant, weights, threads=3), tokens, 100, kv=kv_type), whole
+    )
+    np.testing.assert_array_equal(run_chunked(model, tokens, 64, [4, 0, 5, 3, 1, 2], kv=kv_type), whole)
+    kv = _native.KvCache(model, 6, kv_type)
     session = Session(model, kv, [2, 5, 1, 0, 4, 3])
     session.feed(tokens[:254])
     alone = np.concatenate([session.feed([token]) for token in tokens[254:324]])
     np.testing.assert_array_equal(alone, whole[254:324])
 
 
-def test_keys_outside_the_window_do_not_matter(variant: str) -> None:
+def test_keys_outside_the_window_do_not_matter(variant: str, kv_type: Kv) -> None:
     """Two layers of a window of w see 2w - 1 keys at most: older tokens may be others."""
     dims = Dims(windows=(40, 100))
     model = native_model(variant, random_weights(dims))
     old, new = tokens_of(dims, 600, seed=1), tokens_of(dims, 600, seed=2)
     tail = tokens_of(dims, 200, seed=3)
-    one, other = (run_chunked(model, prefix + tail, 160)[-62:] for prefix in (old, new))
+    one, other = (run_chunked(model, prefix + tail, 160, kv=kv_type)[-62:] for prefix in (old, new))
     np.testing.assert_array_equal(one, other)
     full = native_model(variant, random_weights(Dims()))
-    one, other = (run_chunked(full, prefix + tail, 160)[-62:] for prefix in (old, new))
+    one, other = (run_chunked(full, prefix + tail, 160, kv=kv_type)[-62:] for prefix in (old, new))
     assert not np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("fmt", ["int8", "bf16"])
-def test_any_chunking_gives_the_same_bits(variant: str, fmt: str) -> None:
+def test_any_chunking_gives_the_same_bits(variant: str, kv_type: Kv, fmt: str) -> None:
     dims = DIMS["gqa"]
     model = native_model(variant, random_weights(dims, fmt))
     tokens = tokens_of(dims, 300)
-    whole = run_chunked(model, tokens, 300)
+    whole = run_chunked(model, tokens, 300, kv=kv_type)
     for chunk in (16, 64, 77):
-        np.testing.assert_array_equal(run_chunked(model, tokens, chunk), whole)
-    np.testing.assert_array_equal(run_chunked(model, tokens[:70], 1), whole[:70])
+        np.testing.assert_array_equal(run_chunked(model, tokens, chunk, kv=kv_type), whole)
+    np.testing.assert_array_equal(run_chunked(model, tokens[:70], 1, kv=kv_type), whole[:70])
 
 
-def test_threads_give_the_same_bits(variant: str) -> None:
+def test_threads_give_the_same_bits(variant: str, kv_type: Kv) -> None:
     weights = random_weights(DIMS["mha"])
     tokens = tokens_of(DIMS["mha"], 280)
-    alone = run_chunked(native_model(variant, weights, threads=1), tokens, 99)
+    alone = run_chunked(native_model(variant, weights, threads=1), tokens, 99, kv=kv_type)
     for threads in (2, 3):
-        np.testing.assert_array_equal(run_chunked(native_model(variant, weights, threads=threads), tokens, 99), alone)
+        np.testing.assert_array_equal(
+            run_chunked(native_model(variant, weights, threads=threads), tokens, 99, kv=kv_type), alone
+        )
 
 
-def test_block_order_does_not_matter(variant: str) -> None:
+def test_block_order_does_not_matter(variant: str, kv_type: Kv) -> None:
     dims = DIMS["odd"]
     model = native_model(variant, random_weights(dims))
     tokens = tokens_of(dims, 200)
-    plain = run_chunked(model, tokens, 50)
-    np.testing.assert_array_equal(run_chunked(model, tokens, 50, [7, 0, 5, 2]), plain)
+    plain = run_chunked(model, tokens, 50, kv=kv_type)
+    np.testing.assert_array_equal(run_chunked(model, tokens, 50, [7, 0, 5, 2], kv=kv_type), plain)
 
 
-def test_a_ragged_batch_equals_each_sequence_alone(variant: str) -> None:
+def test_a_ragged_batch_equals_each_sequence_alone(variant: str, kv_type: Kv) -> None:
     dims = DIMS["gqa"]
     model = native_model(variant, random_weights(dims), threads=2)
     lengths = [(0, 5), (64, 1), (270, 1), (100, 33), (0, 1), (255, 2), (500, 1)]  # (cached, new)
     sequences = [tokens_of(dims, cached + new, seed) for seed, (cached, new) in enumerate(lengths)]
-    alone = [run_chunked(model, t, len(t))[cached:] for t, (cached, _) in zip(sequences, lengths, strict=True)]
+    alone = [
+        run_chunked(model, t, len(t), kv=kv_type)[cached:] for t, (cached, _) in zip(sequences, lengths, strict=True)
+    ]
     width = 9
-    kv = _native.KvCache(model, width * len(lengths))
+    kv = _native.KvCache(model, width * len(lengths), kv_type)
     tables = i32(np.random.default_rng(0).permutation(width * len(lengths))).reshape(len(lengths), width)
     for row, (t, (cached, _)) in enumerate(zip(sequences, lengths, strict=True)):
         if cached:
@@ -159,19 +183,19 @@ def test_a_ragged_batch_equals_each_sequence_alone(variant: str) -> None:
     np.testing.assert_array_equal(model.logits(), np.concatenate(alone))
 
 
-def test_a_shared_prefix_equals_recomputing_it(variant: str) -> None:
+def test_a_shared_prefix_equals_recomputing_it(variant: str, kv_type: Kv) -> None:
     dims = DIMS["gqa"]
     model = native_model(variant, random_weights(dims))
     prefix, tail = tokens_of(dims, 2 * BLOCK), tokens_of(dims, 20, seed=5)
-    kv = _native.KvCache(model, 8)
+    kv = _native.KvCache(model, 8, kv_type)
     Session(model, kv, [4, 1]).feed(prefix)
     shared = Session(model, kv, [4, 1, 6])
     shared.done = 2 * BLOCK
-    np.testing.assert_array_equal(shared.feed(tail), run_chunked(model, prefix + tail, 148)[2 * BLOCK :])
+    np.testing.assert_array_equal(shared.feed(tail), run_chunked(model, prefix + tail, 148, kv=kv_type)[2 * BLOCK :])
     kv.copy_blocks(i32([4, 1]), i32([0, 7]))
     copied = Session(model, kv, [0, 7, 2])
     copied.done = 2 * BLOCK
-    np.testing.assert_array_equal(copied.feed(tail), run_chunked(model, prefix + tail, 30)[2 * BLOCK :])
+    np.testing.assert_array_equal(copied.feed(tail), run_chunked(model, prefix + tail, 30, kv=kv_type)[2 * BLOCK :])
 
 
 def test_only_the_asked_rows_get_logits(variant: str) -> None:
@@ -200,13 +224,13 @@ def test_hidden_is_what_the_head_multiplies(variant: str) -> None:
     assert similar(model.hidden().astype(np.float64) @ weights.dense["head"].T, logits) < 0.01
 
 
-def test_stale_blocks_do_not_leak(variant: str) -> None:
+def test_stale_blocks_do_not_leak(variant: str, kv_type: Kv) -> None:
     dims = DIMS["gqa"]
     model = native_model(variant, random_weights(dims))
-    kv = _native.KvCache(model, 2)
+    kv = _native.KvCache(model, 2, kv_type)
     Session(model, kv, [0, 1]).feed(tokens_of(dims, 128, seed=3))
     tokens = tokens_of(dims, 70, seed=4)
-    np.testing.assert_array_equal(Session(model, kv, [1, 0]).feed(tokens), run_chunked(model, tokens, 70))
+    np.testing.assert_array_equal(Session(model, kv, [1, 0]).feed(tokens), run_chunked(model, tokens, 70, kv=kv_type))
 
 
 def test_counters_add_up_and_reset(variant: str) -> None:
@@ -370,3 +394,11 @@ def test_a_large_pool_costs_nothing_until_used(small: Any) -> None:
     kv = _native.KvCache(small[0], 1_000_000)
     assert kv.num_blocks == 1_000_000
     assert kv.block_bytes == _native.KvCache.bytes_per_block(DIMS["gqa"].spec()) == 2 * 2 * 64 * 32 * 2
+
+
+def test_int8_blocks_are_half_as_large_and_a_step_for_each_token_and_head(small: Any) -> None:
+    kv = _native.KvCache(small[0], 3, "int8")
+    assert (kv.kv, _native.KvCache(small[0], 3).kv) == ("int8", "bf16")
+    assert kv.block_bytes == _native.KvCache.bytes_per_block(DIMS["gqa"].spec(), "int8") == 2 * 2 * 64 * (32 + 4)
+    with pytest.raises(ValueError, match="kv must be bf16 or int8, not 'fp8'"):
+        _native.KvCache(small[0], 3, "fp8")  # type: ignore[arg-type]

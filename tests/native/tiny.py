@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from tailrace import _native
 
 F32 = npt.NDArray[np.float32]
 BLOCK = _native.BLOCK_TOKENS
+Kv = Literal["bf16", "int8"]
 
 
 @dataclass(frozen=True)
@@ -183,11 +184,13 @@ class Session:
         return self.model.logits()
 
 
-def run_chunked(model: _native.Model, tokens: list[int], chunk: int, blocks: list[int] | None = None) -> F32:
+def run_chunked(
+    model: _native.Model, tokens: list[int], chunk: int, blocks: list[int] | None = None, kv: Kv = "bf16"
+) -> F32:
     """Logits of every token, fed `chunk` at a time."""
     need = -(-len(tokens) // BLOCK)
     blocks = blocks or list(range(need))
-    session = Session(model, _native.KvCache(model, max(blocks) + 1), blocks)
+    session = Session(model, _native.KvCache(model, max(blocks) + 1, kv), blocks)
     return np.concatenate([session.feed(tokens[i : i + chunk]) for i in range(0, len(tokens), chunk)])
 
 
