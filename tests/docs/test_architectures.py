@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import textwrap
 from pathlib import Path
 
 from tailrace.engine.models.base import ModelSpec
@@ -14,8 +15,16 @@ from tailrace.engine.models.hf import FAMILIES
 from tailrace.engine.models.registry import ARCHITECTURES, describe
 from tailrace.engine.weights.gguf import GgufFile
 from tests.architectures import write_tiny
+from tests.reference.transformers_check import CASES, KL_BOUND, TOKENS
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+COMPARED = """\
+It makes a tiny random checkpoint of each case there and holds the engine's logits with bf16 weights to those in
+float32, for the folder with a configuration as models are published with and for the folder as `transformers` saves it.
+The mean KL over {tokens} positions stays under {bound:g} nats; another rope, window or scale makes at least three times
+that. Cases: {cases}. One thing differs by intent: `transformers` 5 does not apply `attn_logit_softcapping` to Gemma 3,
+whose published files leave it out.
+"""
 SECTION = re.compile(r"(<!-- architectures: .*? -->\n)(.*?)(?=\n## |\Z)", re.DOTALL)
 ACTIVATIONS = {"silu": "SiLU", "gelu": "GELU (tanh)"}
 
@@ -51,6 +60,8 @@ def section() -> str:
             for name in sorted(ARCHITECTURES)
         ]
     table = "\n".join(rows)
+    text = COMPARED.format(tokens=TOKENS, bound=KL_BOUND, cases="; ".join(CASES))
+    compared = textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
     return f"""\
 An architecture is a short declaration in `src/tailrace/engine/models/`: dimensions, and how its decoder departs from
 the plain one (RMSNorm before attention and feed-forward, grouped queries, rope, a gated feed-forward, no biases). It is
@@ -65,6 +76,12 @@ its attention factor) or frequency factors (Llama 3.1). Gemma 3 files may set a 
 of scores and logits. Each is held against a NumPy forward pass written from its published configuration
 (`tests/reference/`), with tiny random checkpoints. Mixtures of experts and other architectures are refused by name, and
 so is a tensor that a declaration does not know: leaving it out would give wrong answers.
+
+Beside that they are compared with `transformers`, which must be installed by hand (the command says how):
+
+    python -m tests.reference.transformers_check --python transformers-env/bin/python
+
+{compared}
 """
 
 

@@ -21,10 +21,11 @@ without saying so.
 """
 AFTER = """
 *Original ids*: the same ids for the 46 texts that come with the vocabularies in llama.cpp's source, made with each
-model's original tokenizer: `python -m tests.text.ggml_vocab DIR`. (Of the 50 for `qwen35` three are left out, whose ids
-were made without bringing the text to normal form C.) *Golden ids*: the same ids as another implementation gives for
-the same file (tests/text/test_golden_ids.py). *Words*: no vocabulary was at hand; the published expression is in the
-table, and tests/text/test_pretokenizers.py holds the words that expressions of its kind make.
+model's original tokenizer: `python -m tests.text.ggml_vocab DIR`, last run with those in `vendor/llama.cpp/models` of
+`pip download --no-deps --no-binary :all: llama-cpp-python` 0.3.36. (Of the 50 for `qwen35` three are left out, whose
+ids were made without bringing the text to normal form C.) *Golden ids*: the same ids as another implementation gives
+for the same file (tests/text/test_golden_ids.py). *Words*: no vocabulary was at hand; the published expression is in
+the table, and tests/text/test_pretokenizers.py holds the words that expressions of its kind make.
 
 A model folder's `tokenizer.json` is run by the `tokenizers` library itself, whatever is in it, if its decoder is
 ByteLevel, ByteFallback, Metaspace or one that replaces U+2581. Start and end tokens come from `tokenizer_config.json`,
