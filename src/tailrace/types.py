@@ -109,7 +109,7 @@ class EngineFacts:
 
     Waiting in the backend lasted until `started`, prefill until `first_token`, decode until `finished`. `started`
     is None for a choice that ended before its first step, `first_token` for one that ended without a token.
-    `computed_prompt_tokens` and `cached_tokens` belong to the request, the same on each of its choices;
+    `computed_prompt_tokens`, `cached_tokens` and the device seconds belong to the request: the last choice's say all;
     `recomputed_tokens` is work lost to preemption, which is the system's cost.
     """
 
@@ -120,6 +120,8 @@ class EngineFacts:
     computed_prompt_tokens: int = 0
     recomputed_tokens: int = 0
     preemptions: int = 0
+    standard_seconds: float | None = None  # device time by frozen costs; None where the backend keeps no such account
+    measured_seconds: float | None = None  # its part of what the steps took
 
 
 @dataclass(slots=True)
@@ -190,6 +192,12 @@ class LoadReport:
     free_slots: int = 0  # sequences that could start now, those accepted already taken off
     free_blocks: int | None = None  # KV blocks for new prompts: less those of accepted ones, and one for each running
     # sequence to grow into; None where KV memory is not known
+    prefill_markup: float = 1.0  # what prefill is charged over its own terms: its part of the steps' constant
+    decode_markup: float = 1.0
+    busy_seconds: float = 0.0  # in steps, since the start
+    overhead_seconds: float = 0.0  # of those, what no request pays: recomputation, rejected drafts, failed steps
+    computed_tokens: int = 0  # since the start, prefill and decode
+    recomputed_tokens: int = 0  # of those, again after a preemption
     aborts: int = 0  # since the start
     abort_seconds: float = 0.0  # sum over them, from asking to slots and blocks being free
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tailrace.control.fair_queue import FairQueue, QueueRules
-from tailrace.types import RequestClass
+from tailrace.policy import RequestClass
 from tests.control.tickets import Entry, entry
 
 LONG = RequestClass.LONG

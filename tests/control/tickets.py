@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tailrace.control.estimate import Estimate
 from tailrace.control.ticket import Ticket
-from tailrace.types import RequestClass
+from tailrace.policy import RequestClass
 
 
 @dataclass(frozen=True, slots=True)

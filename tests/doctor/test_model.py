@@ -14,13 +14,14 @@ from tailrace.doctor.finding import Finding, Level
 from tailrace.doctor.model import model_findings, model_needs
 from tailrace.doctor.speed import Speed, expected, known_speed, measured_speed
 from tailrace.engine.cost import CostModel
-from tailrace.engine.cost_file import cost_file, keep_costs
+from tailrace.engine.cost_file import KeptCosts, cost_file, keep_costs
 from tailrace.engine.models.registry import describe
 from tailrace.engine.store.digest import sha256_file
 from tailrace.engine.weights.load import load_model
 from tailrace.engine.weights.open import open_checkpoint
 from tailrace.engine.weights.source import WeightSource
 from tailrace.errors import ConfigError
+from tailrace.types import StepCosts
 from tests.doctor.support import by_check, machine
 from tests.tiny import write_tiny_gguf
 
@@ -114,7 +115,7 @@ def test_speed_known_from_an_earlier_start(tiny: Path, tmp_path: Path) -> None:
     variant = _native.variants()[0]
     weights = _native.preferred_format(variant, "affine4")
     costs = np.array([0.001, 0.0001, 0.002, 1e-6, 0.0])
-    keep_costs(cost_file(tmp_path, sha256_file(tiny), weights, variant, 3), costs)
+    keep_costs(cost_file(tmp_path, sha256_file(tiny), weights, variant, 3), KeptCosts(costs, StepCosts()))
     assert known_speed(config, 3).finding(tiny).text.endswith("(from an earlier start)")
     assert known_speed(config, 2).finding(tiny).text == "not known yet"
 

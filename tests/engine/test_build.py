@@ -12,6 +12,7 @@ from tailrace.config import EngineConfig
 from tailrace.engine import build
 from tailrace.engine.build import build_engine
 from tailrace.engine.parts import EngineParts
+from tailrace.engine.step import Work
 from tests.engine.test_native_exactness import BLOCK
 from tests.tiny import tiny_vocab_size, write_tiny_gguf
 
@@ -51,7 +52,31 @@ def test_costs_are_measured_once_and_what_was_learned_is_kept(model: Path, monke
     assert built(model).cost.coefficients.tolist() == first.cost.coefficients.tolist()
 
 
-@pytest.mark.parametrize("rubbish", ["", "[1, 2]", json.dumps([-1, 0, 0, 0, 0]), "[NaN, 0, 0, 0, 0]"])
+def test_what_is_learned_changes_no_charge(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = built(model)
+    standard = first.cost.standard
+    assert list(standard) == first.cost.coefficients.tolist()
+    for _ in range(100):
+        first.cost.observe(Work(decode=8, kv_tokens=800), 9.0)
+    assert first.cost.standard == standard != first.cost.costs
+    assert first.keep_costs is not None
+    first.keep_costs()
+    monkeypatch.setattr(build, "calibrate", None)
+    again = built(model).cost
+    assert again.standard == standard
+    assert again.costs == first.cost.costs
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        "",
+        "[1, 2, 3, 4, 5]",
+        json.dumps({"learned": [1, 0, 0, 0, 0], "standard": [-1, 0, 0, 0, 0]}),
+        '{"learned": [NaN, 0, 0, 0, 0], "standard": [1, 0, 0, 0, 0]}',
+        json.dumps({"learned": [1, 0, 0, 0, 0]}),
+    ],
+)
 def test_a_broken_cost_file_is_measured_anew(model: Path, rubbish: str) -> None:
     first = built(model)
     assert first.keep_costs is not None

@@ -63,6 +63,7 @@ class EngineBackend:
             max_sequences=limits.max_sequences,
             features=frozenset({"tokens", "logprobs", "prompt_logprobs", "seed", "n", "prefix_cache"}),
             block_tokens=scheduler.kv.block_tokens,
+            costs=parts.cost.standard,
         )
         self.engine = EngineLoop(
             scheduler, parts.runner, tokenizer=parts.tokenizer, cost=parts.cost, clock=clock, deliver=self._deliver
@@ -111,7 +112,7 @@ class EngineBackend:
         self.engine.abort(request_id)
 
     def load(self) -> LoadReport:
-        scheduler = self._scheduler
+        scheduler, charges = self._scheduler, self.engine.charges
         running = min(self._choices, scheduler.limits.max_sequences - scheduler.free_slots)
         return LoadReport(
             running=running,
@@ -122,6 +123,12 @@ class EngineBackend:
             step_seconds=self._cost.step_seconds,
             free_slots=max(0, scheduler.limits.max_sequences - self._choices),
             free_blocks=self._free_blocks(),
+            prefill_markup=charges.prefill_markup,
+            decode_markup=charges.decode_markup,
+            busy_seconds=charges.busy / 1e9,
+            overhead_seconds=charges.overhead / 1e9,
+            computed_tokens=self.stats.prefill_tokens + self.stats.decode_tokens,
+            recomputed_tokens=self.stats.recomputed_tokens,
             aborts=self.stats.aborts,
             abort_seconds=self.stats.cancel_seconds,
         )

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tailrace.backends.base import Backend
-from tailrace.types import GenerateRequest
-
-_TYPICAL_OUTPUT = 128.0  # tokens of an answer whose kind has not been seen yet
+from tailrace.control.lengths import AnswerKind, LengthBook
+from tailrace.types import GenerateRequest, StepCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +38,52 @@ class Estimate:
         return self.prefill_seconds + self.decode_seconds
 
 
-def estimate(request: GenerateRequest, backend: Backend) -> Estimate:
-    tokens, caps, most = len(request.prompt), backend.caps, request.stop.max_tokens
-    cached = 0 if request.prompt_logprobs is not None else backend.match_prefix(request.prompt, request.salt)
-    uncached = max(tokens - cached, 0)
-    output = min(float(most), _TYPICAL_OUTPUT)
-    reads = request.n * output * (tokens + output / 2)
-    costs = caps.costs
-    return Estimate(
-        prompt_tokens=tokens,
-        uncached_tokens=uncached,
-        answer_tokens=request.n * most,
-        sequences=request.n,
-        output_mean=output,
-        output_q80=output,
-        output_q90=output,
-        prefill_seconds=costs.prefill * uncached + costs.attention * uncached * (cached + uncached / 2),
-        decode_seconds=costs.decode * request.n * output + costs.kv * reads,
-        blocks=kv_blocks(tokens, output, request.n, caps.block_tokens),
-    )
+class Estimator:
+    """Expectations from the backend's standard costs and from how long answers of each kind have been."""
+
+    def __init__(self, backend: Backend, lengths: LengthBook | None = None) -> None:
+        self._backend = backend
+        self.lengths = lengths or LengthBook()
+
+    def estimate(self, request: GenerateRequest, kind: AnswerKind) -> Estimate:
+        """Of a request that is about to wait."""
+        caps, tokens, most = self._backend.caps, len(request.prompt), request.stop.max_tokens
+        cached = self._cached(request)
+        uncached = max(tokens - cached, 0)
+        output = self.lengths.expect(kind, most)
+        load = self._backend.load()
+        return Estimate(
+            prompt_tokens=tokens,
+            uncached_tokens=uncached,
+            answer_tokens=request.n * most,
+            sequences=request.n,
+            output_mean=output.mean,
+            output_q80=output.q80,
+            output_q90=output.q90,
+            prefill_seconds=prefill_seconds(caps.costs, cached, uncached) * load.prefill_markup,
+            decode_seconds=request.n * decode_seconds(caps.costs, tokens, output.mean) * load.decode_markup,
+            blocks=kv_blocks(tokens, output.mean, request.n, caps.block_tokens),
+        )
+
+    def learn(self, kind: AnswerKind, tokens: int, *, cut: bool) -> None:
+        """A choice has ended with that many tokens; `cut`: by its bound or its caller, not by itself."""
+        self.lengths.learn(kind, tokens, cut=cut)
+
+    def _cached(self, request: GenerateRequest) -> int:
+        if request.prompt_logprobs is not None:
+            return 0
+        return self._backend.match_prefix(request.prompt, request.salt)
+
+
+def prefill_seconds(costs: StepCosts, cached: int, uncached: int) -> float:
+    """Marginal standard device-seconds of computing a prompt's tokens behind its cached ones."""
+    return costs.prefill * uncached + costs.attention * uncached * (cached + uncached / 2)
+
+
+def decode_seconds(costs: StepCosts, prompt_tokens: int, output: float) -> float:
+    """Marginal standard device-seconds of one choice's tokens. The first comes out of the prefill."""
+    rows = max(output - 1.0, 0.0)
+    return rows * (costs.decode + costs.kv * (prompt_tokens + output / 2))
 
 
 def kv_blocks(prompt_tokens: int, output: float, sequences: int, block_tokens: int) -> int:

@@ -14,7 +14,8 @@ from tailrace.clock import Clock
 from tailrace.config import ControlConfig
 from tailrace.control.admission import Decision, Occupancy, Verdict, at_the_door, into_the_queue, refusal
 from tailrace.control.drain_rate import DrainRate
-from tailrace.control.estimate import estimate
+from tailrace.control.estimate import Estimate, Estimator
+from tailrace.control.lengths import AnswerKind
 from tailrace.control.queue import FifoQueue
 from tailrace.control.room import Given, Room, prompt_blocks, room
 from tailrace.control.run import Run
@@ -52,6 +53,7 @@ class Pipeline:
         self.metrics = metrics
         self.held = 0  # places taken at the door by requests that are not yet in the queue
         self._config = config
+        self._estimator = Estimator(backend)
         self._queue: FifoQueue[Run] = FifoQueue()
         self._running: dict[str, Run] = {}
         self._rate = DrainRate()
@@ -99,7 +101,9 @@ class Pipeline:
         Raises QueueFull or Unavailable. The caller owns the runs and must close each.
         """
         timeline.enter(Phase.CLASSIFY)
-        estimates = [estimate(request, self.backend) for request in requests]
+        estimates = [
+            self._estimator.estimate(request, AnswerKind("default", "", request.model)) for request in requests
+        ]
         timeline.enter(Phase.ADMISSION)
         tokens = sum(expected.prompt_tokens for expected in estimates)
         fits = self._room().fits(estimates[0].sequences, estimates[0].prompt_tokens)
@@ -162,6 +166,9 @@ class Pipeline:
         while self._queue and (run := self._queue.pop_ready(self._fits)) is not None:
             self._running[run.id] = run
             run.release()
+
+    def _estimate(self, request: GenerateRequest) -> Estimate:
+        return self._estimator.estimate(request, AnswerKind("", "", request.model))
 
     def _fits(self, run: Run) -> bool:
         return self._room().fits(run.sequences, run.prompt_tokens)

@@ -71,7 +71,8 @@ def known_speed(config: EngineConfig, threads: int) -> Speed:
         variant = config.isa if config.isa in _native.test_variants() else _native.variants()[0]
         weights = _native.preferred_format(variant, "affine4") if config.weights == "auto" else config.weights
         sha256 = sha256_files(open_checkpoint(path).files, digest)
-        return recall_costs(cost_file(folder, sha256, weights, variant, config.threads or threads))
+        kept = recall_costs(cost_file(folder, sha256, weights, variant, config.threads or threads))
+        return None if kept is None else kept.learned
 
     return Speed(costs, "from an earlier start")
 

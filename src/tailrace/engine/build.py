@@ -15,7 +15,7 @@ from tailrace.config import EngineConfig
 from tailrace.engine.calibrate import calibrate
 from tailrace.engine.capacity import check_asked, kv_capacity
 from tailrace.engine.cost import CostModel
-from tailrace.engine.cost_file import cost_file, keep_costs, recall_costs
+from tailrace.engine.cost_file import KeptCosts, cost_file, keep_costs, recall_costs
 from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import NativeRunner
@@ -23,6 +23,7 @@ from tailrace.engine.scheduler import FixedBudget, Limits, Scheduler
 from tailrace.engine.weights.load import LoadedModel, load_model
 from tailrace.engine.weights.pack import Progress
 from tailrace.text.tokenizer import Tokenizer
+from tailrace.types import StepCosts
 
 log = logging.getLogger(__name__)
 
@@ -86,13 +87,15 @@ def assemble(
     path = None
     if cache_dir is not None:
         path = cost_file(cache_dir, loaded.file_sha256, loaded.weights, loaded.variant, loaded.team.threads)
-    coefficients = recall_costs(path)
-    if coefficients is None:
-        coefficients = calibrate(runner, kv, clock, slots=limits.max_sequences, max_context=limits.max_context)
+    costs = recall_costs(path)
+    if costs is None:
+        found = calibrate(runner, kv, clock, slots=limits.max_sequences, max_context=limits.max_context)
+        costs = KeptCosts(found, StepCosts(*found.tolist()))
         if path is not None:
-            keep_costs(path, coefficients)
-    cost = CostModel(coefficients=coefficients)
-    keep = None if path is None else lambda: keep_costs(path, cost.coefficients)
+            keep_costs(path, costs)
+    standard = costs.standard
+    cost = CostModel(coefficients=costs.learned, standard=standard)
+    keep = None if path is None else lambda: keep_costs(path, KeptCosts(cost.coefficients, standard))
     budget = FixedBudget(config.chunk_tokens) if config.chunk_tokens else cost
     say(f"prefill chunks of up to {budget.chunk_tokens(0, 0)} tokens ({budget.chunk_tokens(1, 256)} beside decoding)")
     return EngineParts(Scheduler(kv, limits, budget), runner, tokenizer, cost, loaded, capacity, keep)

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.engine.step import Work
+from tailrace.types import StepCosts
 
 F64 = npt.NDArray[np.float64]
 
@@ -52,9 +53,16 @@ class CostSettings:
 
 
 class CostModel:
-    def __init__(self, settings: CostSettings | None = None, coefficients: F64 | None = None) -> None:
-        """`coefficients` [5]: seconds per unit of (step, P, D, K, A)."""
+    def __init__(
+        self,
+        settings: CostSettings | None = None,
+        coefficients: F64 | None = None,
+        standard: StepCosts | None = None,
+    ) -> None:
+        """`coefficients` [5]: seconds per unit of (step, P, D, K, A), which are learned on from. `standard`: those by
+        which work is charged, which never change; the same where they are not given."""
         self.settings = settings or CostSettings()
+        self.standard = standard or StepCosts(*(_PRIOR if coefficients is None else coefficients).tolist())
         self._theta = (_PRIOR if coefficients is None else coefficients) * _TYPICAL
         self._covariance = np.diag(self._doubt())
         self._plain = self.coefficients.tolist()
@@ -68,6 +76,11 @@ class CostModel:
     @property
     def coefficients(self) -> F64:
         return np.asarray(self._theta / _TYPICAL, dtype=np.float64)
+
+    @property
+    def costs(self) -> StepCosts:
+        """As learned so far."""
+        return StepCosts(*self._plain)
 
     def predict(self, work: Work) -> float:
         """Mean seconds of a step."""

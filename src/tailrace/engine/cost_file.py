@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tailrace.engine.cost import F64
 from tailrace.engine.weights.load import recipe
+from tailrace.types import StepCosts
 
 log = logging.getLogger(__name__)
 
@@ -20,23 +22,34 @@ def cost_file(folder: Path, file_sha256: str, weights: str, variant: str, thread
     return folder / "costs" / f"{file_sha256[:16]}-{recipe()[:8]}-{weights}-{variant}-{threads}.json"
 
 
-def recall_costs(path: Path | None) -> F64 | None:
-    """Coefficients [5] as an earlier run left them."""
+@dataclass(frozen=True, slots=True)
+class KeptCosts:
+    """Coefficients [5] as CostModel takes them: as learned last, and as calibrated first, by which work is charged."""
+
+    learned: F64
+    standard: StepCosts
+
+
+def recall_costs(path: Path | None) -> KeptCosts | None:
+    """As an earlier run left them."""
     if path is None:
         return None
     try:
-        found = np.array(json.loads(path.read_text()), dtype=np.float64)
-    except (OSError, ValueError):
+        found = json.loads(path.read_text())
+        learned, standard = (np.array(found[name], dtype=np.float64) for name in ("learned", "standard"))
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
-    return found if found.shape == (5,) and np.isfinite(found).all() and (found >= 0).all() else None
+    if not all(one.shape == (5,) and np.isfinite(one).all() and (one >= 0).all() for one in (learned, standard)):
+        return None
+    return KeptCosts(learned, StepCosts(*standard.tolist()))
 
 
-def keep_costs(path: Path, coefficients: F64) -> None:
+def keep_costs(path: Path, costs: KeptCosts) -> None:
     """Leave them for the next start."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(coefficients.tolist()))
+        partial.write_text(json.dumps({"learned": costs.learned.tolist(), "standard": list(costs.standard)}))
         partial.replace(path)
     except OSError as error:
         log.warning("step costs could not be kept for the next start: %s", error)

@@ -21,6 +21,7 @@ from threading import Condition, Thread
 
 from tailrace.clock import Clock
 from tailrace.engine.answer import Answer
+from tailrace.engine.charges import Charges
 from tailrace.engine.cost import CostModel
 from tailrace.engine.runner import Runner
 from tailrace.engine.scheduler import Scheduler
@@ -67,6 +68,7 @@ class EngineLoop:
         self.scheduler = scheduler
         self.cost = cost
         self.stats = EngineStats()
+        self.charges = Charges(cost.standard)
         self._runner = runner
         self._tokenizer = tokenizer
         self._clock = clock
@@ -162,7 +164,7 @@ class EngineLoop:
         if plan is not None:
             result, seconds = self._execute(plan, out)
             if result is not None:
-                self._commit(plan, result, out)
+                self._commit(plan, result, seconds, out)
         if out:
             self._hand_over(out)
         self.stats.overhead_seconds += self._clock.now() - started - seconds
@@ -205,6 +207,7 @@ class EngineLoop:
             result = self._runner.sample(plan)
         except Exception as error:
             log.exception("a step failed; its %d sequences end", len(plan.rows))
+            self.charges.failed(self._clock.now() - started)
             self._fail(plan, error, out)
             return None, self._clock.now() - started
         finally:
@@ -217,10 +220,11 @@ class EngineLoop:
         self._failures = 0
         return result, seconds
 
-    def _commit(self, plan: StepPlan, result: StepResult, out: Delivery) -> None:
+    def _commit(self, plan: StepPlan, result: StepResult, seconds: float, out: Delivery) -> None:
         try:
             for scores in result.scores:
                 self._answers[scores.sequence.group.request.id].score(scores)
+            self.charges.charge(plan, plan.rows, seconds)
             updates = self.scheduler.commit(plan, result, self._clock.now())
         except Exception as error:
             log.exception("a step could not be committed; all requests end")

@@ -85,8 +85,8 @@ class Group:
     """A request: one prompt, `n` sequences. Its prompt is computed once, by the first of them."""
 
     __slots__ = (
-        "arrival", "cached", "computed_prompt", "key_seed", "preemptions", "prompt_tokens", "recomputed", "request",
-        "sequences", "started", "wants_scores",
+        "arrival", "cached", "computed_prompt", "key_seed", "measured_nanoseconds", "preemptions", "prompt_tokens",
+        "recomputed", "request", "sequences", "standard_seconds", "started", "wants_scores",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest, arrival: int, key_seed: int) -> None:
@@ -101,6 +101,8 @@ class Group:
         self.computed_prompt = 0
         self.recomputed = 0
         self.preemptions = 0
+        self.standard_seconds = 0.0  # its part of the steps so far, by frozen coefficients
+        self.measured_nanoseconds = 0  # the same of what they took
         self.sequences = [Sequence(self, index) for index in range(request.n)]
         leader = self.sequences[0]
         leader.start_tokens()
@@ -122,6 +124,8 @@ class Group:
             computed_prompt_tokens=self.computed_prompt,
             recomputed_tokens=self.recomputed,
             preemptions=self.preemptions,
+            standard_seconds=self.standard_seconds,
+            measured_seconds=self.measured_nanoseconds / 1e9,
         )
 
 
