@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "tailrace"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-BASE = ("types", "errors", "clock", "knobs", "policy", "config", "units", "traces", "figures")
+BASE = ("types", "errors", "clock", "knobs", "policy", "config", "units", "traces", "figures", "options")
 LAYERS = (
     BASE,
     ("bench",),
@@ -20,6 +20,7 @@ LAYERS = (
     ("engine", "_native"),
     ("backends",),
     ("control", "llm", "doctor", "terminal"),
+    ("plan",),
     ("api",),
     ("cli", "__main__"),
 )

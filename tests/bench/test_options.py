@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tailrace.bench.options import Options
-from tailrace.bench.units import seconds
 from tailrace.errors import ConfigError
+from tailrace.figures.quantities import seconds
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.bench.slo import Slo, parse_slo
 from tailrace.bench.summary import summarize
 from tailrace.errors import ConfigError
 from tailrace.figures.numbers import distribution, quantile
+from tailrace.figures.slo import Slo, parse_slo
 from tests.bench.records import failed, record
 
 finite = st.floats(-1e6, 1e6)

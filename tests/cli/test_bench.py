@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tailrace.backends.fake import FakeBackend
-from tailrace.bench.options import Options, dashed
+from tailrace.bench.options import Options
 from tailrace.bench.report import read
 from tailrace.cli.main import main
+from tailrace.options import dashed
 from tests.serving import live, make_state, until
 
 LOAD = ("--concurrency", "2", "--input", "20", "--output", "3", "--warmup", "0")

@@ -52,8 +52,17 @@ class _Stream:
 class EngineBackend:
     name = "engine"
 
-    def __init__(self, parts: EngineParts, model: str, clock: Clock, *, seeds: random.Random | None = None) -> None:
-        """`model` is the name it answers to; `seeds` draws a seed for requests that bring none."""
+    def __init__(
+        self,
+        parts: EngineParts,
+        model: str,
+        clock: Clock,
+        *,
+        seeds: random.Random | None = None,
+        loop: Callable[..., EngineLoop] = EngineLoop,
+    ) -> None:
+        """`model` is the name it answers to; `seeds` draws a seed for requests that bring none. `loop` makes the
+        engine's loop, of EngineLoop's arguments: the simulator's has no thread."""
         scheduler = parts.scheduler
         limits = scheduler.limits
         self.caps = Capabilities(
@@ -65,7 +74,7 @@ class EngineBackend:
             block_tokens=scheduler.kv.block_tokens,
             costs=parts.cost.standard,
         )
-        self.engine = EngineLoop(
+        self.engine = loop(
             scheduler, parts.runner, tokenizer=parts.tokenizer, cost=parts.cost, clock=clock, deliver=self._deliver
         )
         self._scheduler = scheduler

@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 
 from tailrace.bench.options import LENGTH_FORMS
-from tailrace.bench.units import numbers, wrong
 from tailrace.errors import ConfigError
+from tailrace.figures.quantities import numbers, wrong
 
 Lengths = Callable[[Random], int]
 

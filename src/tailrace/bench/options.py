@@ -5,20 +5,15 @@ Light on purpose: the command line imports it to print help. Texts that need par
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from tailrace.errors import ConfigError
+from tailrace.options import check_choices, check_positive, dashed, flag
 
 WORKLOADS = ("random", "shared-prefix", "multi-turn", "mixed", "file")
 ARRIVALS = ("poisson", "gamma", "constant")
 ENDPOINTS = ("auto", "chat", "completions")
 LENGTH_FORMS = "fixed:N, uniform:A-B, normal:MEAN,STD, lognormal:MEAN,SIGMA or file:PATH"
-
-
-def flag(default: Any, help: str, metavar: str = "", choices: tuple[str, ...] = (), many: bool = False) -> Any:
-    metadata = {"help": help, "metavar": metavar or "|".join(choices), "choices": choices, "many": many}
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +64,7 @@ class Options:
     plot: str = flag("", "draw charts: OUT.html needs nothing, OUT.png needs tailrace[plots]", "FILE")
 
     def __post_init__(self) -> None:
-        self._check_choices()
+        check_choices(self)
         self._check_numbers()
         self._check_pairs()
 
@@ -77,19 +72,9 @@ class Options:
     def open_loop(self) -> bool:
         return self.rate is not None or (bool(self.trace) and self.concurrency is None)
 
-    def _check_choices(self) -> None:
-        for name, spec in self.__dataclass_fields__.items():
-            choices, value = spec.metadata["choices"], getattr(self, name)
-            if choices and value not in choices:
-                raise ConfigError(f"{dashed(name)} {value!r}: accepted is {', '.join(choices)}", param=dashed(name))
-
     def _check_numbers(self) -> None:
-        positive = ("concurrency", "rate", "cv", "speedup", "requests", "prefixes", "prefix_tokens", "length_scale",
-                    "repeats", "sweep_max")  # fmt: skip
-        for name in positive:
-            value = getattr(self, name)
-            if value is not None and not 0 < value < 1e9:
-                raise ConfigError(f"{dashed(name)} {value}: accepted is a number above 0", param=dashed(name))
+        check_positive(self, "concurrency", "rate", "cv", "speedup", "requests", "prefixes", "prefix_tokens",
+                       "length_scale", "repeats", "sweep_max")  # fmt: skip
         for name in ("warmup", "max_input", "max_output"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{dashed(name)} {getattr(self, name)}: accepted is 0 or more", param=dashed(name))
@@ -109,7 +94,3 @@ class Options:
             raise ConfigError("--sweep with a trace needs --rate or --concurrency to vary", param="--sweep")
         if self.sweep and self.repeats > 1:
             raise ConfigError("--sweep and --repeats exclude each other", param="--repeats")
-
-
-def dashed(name: str) -> str:
-    return "--" + name.replace("_", "-")

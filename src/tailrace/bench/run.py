@@ -19,12 +19,12 @@ from tailrace.bench.probe import Probe, Server, tokenize
 from tailrace.bench.record import Record
 from tailrace.bench.remarks import remarks
 from tailrace.bench.report import Report, Run
-from tailrace.bench.slo import parse_slo
 from tailrace.bench.summary import Summary, summarize
 from tailrace.bench.sweep import Level, Sweep
-from tailrace.bench.units import seconds
 from tailrace.bench.workload import Workload
 from tailrace.errors import ConfigError, RequestError
+from tailrace.figures.quantities import seconds
+from tailrace.figures.slo import parse_slo
 from tailrace.traces import read_trace
 
 DEFAULT_REQUESTS = 100

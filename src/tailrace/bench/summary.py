@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tailrace.bench.record import Record
-from tailrace.bench.slo import Slo
 from tailrace.figures.numbers import distribution
+from tailrace.figures.slo import Slo
 from tailrace.units import LENGTH_BUCKETS, length_bucket
 
 Summary = dict[str, Any]

@@ -17,8 +17,8 @@ import orjson
 from tailrace.bench.lengths import Lengths, parse_lengths
 from tailrace.bench.options import Options
 from tailrace.bench.pieces import Pieces, Segment
-from tailrace.bench.units import wrong
 from tailrace.errors import ConfigError
+from tailrace.figures.quantities import wrong
 from tailrace.traces import TraceRow, scaled
 
 Message = dict[str, Any]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.bench.options import Options, dashed
+from tailrace.bench.options import Options
+from tailrace.cli.flags import option_parameters, sign
 
 if TYPE_CHECKING:
     from tailrace.bench.report import Report
@@ -110,28 +110,10 @@ def _stop_on_interrupt(bench: Bench) -> None:
     loop.add_signal_handler(signal.SIGINT, stop)
 
 
-def _signature() -> inspect.Signature:
-    """A flag for each field of Options."""
-    hints = get_type_hints(Options)
-    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    parameters = [context]
-    for spec in fields(Options):
-        many, default = spec.metadata["many"], spec.default
-        kind: Any = list[str] if many else hints[spec.name]
-        option = typer.Option(
-            [] if many else default,
-            dashed(spec.name),
-            metavar=spec.metadata["metavar"] or None,
-            help=spec.metadata["help"],
-        )
-        parameters.append(inspect.Parameter(spec.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind))
-    return inspect.Signature(parameters)
-
-
 def _register() -> None:
-    signature = _signature()
-    run_benchmark.__dict__["__signature__"] = signature
-    run_benchmark.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    """A flag for each field of Options."""
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    sign(run_benchmark, [context, *option_parameters(Options)])
     bench_app.callback(invoke_without_command=True, help=EXAMPLES)(run_benchmark)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_type_hints
 
 import typer
 
 from tailrace.config import Setting, load, settings
+from tailrace.options import dashed
 
 Command = Callable[..., None]
 
@@ -37,9 +39,7 @@ def setting_flags(*wanted: str) -> Callable[[Command], Command]:
             command(**arguments, loaded=load(file or "", flags=flags))
 
         options = [_option(setting) for setting in chosen if setting.key not in taken]
-        signature = inspect.Signature([*own, _config_option(), *options])
-        run.__dict__["__signature__"] = signature
-        run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        sign(run, [*own, _config_option(), *options])
         return run
 
     return decorate
@@ -48,6 +48,27 @@ def setting_flags(*wanted: str) -> Callable[[Command], Command]:
 def loaded_settings(command: Command) -> Command:
     """All sections' flags: for the commands that run a server, or explain one."""
     return setting_flags("engine", "control", "api")(command)
+
+
+def option_parameters(options: type) -> list[inspect.Parameter]:
+    """A keyword parameter for each field of a dataclass of flags (`options.flag`)."""
+    hints, parameters = get_type_hints(options), []
+    for spec in fields(options):
+        many = spec.metadata["many"]
+        option = typer.Option(
+            [] if many else spec.default,
+            dashed(spec.name),
+            metavar=spec.metadata["metavar"] or None,
+            help=spec.metadata["help"],
+        )
+        parameters.append(_keyword(spec.name, list[str] if many else hints[spec.name], option))
+    return parameters
+
+
+def sign(command: Callable[..., Any], parameters: list[inspect.Parameter]) -> None:
+    """Give a function the signature that the command line reads its flags from."""
+    command.__dict__["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
 
 
 def _config_option() -> inspect.Parameter:

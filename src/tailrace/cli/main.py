@@ -11,6 +11,7 @@ from tailrace.cli.bench import bench_app
 from tailrace.cli.complete import model_names
 from tailrace.cli.flags import loaded_settings, setting_flags
 from tailrace.cli.output import EXIT_USER_ERROR, show_error
+from tailrace.cli.simulate import EXAMPLES, simulate_command
 from tailrace.config import EngineConfig, Loaded
 from tailrace.errors import TailraceError
 
@@ -21,6 +22,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_mar
 config_app = typer.Typer(help="Look at settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
+app.command("simulate", epilog=EXAMPLES)(simulate_command)
 
 ModelArgument = Annotated[
     str | None,

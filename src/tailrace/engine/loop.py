@@ -154,7 +154,7 @@ class EngineLoop:
         return commands
 
     def turn(self, commands: Iterable[_Submit | _Abort] = ()) -> None:
-        """One round: commands, then one step if there is work. Public for tests and for the simulator's kin."""
+        """One round: commands, then one step if there is work. Public for tests."""
         started = self._clock.now()
         out: Delivery = {}
         for command in commands:
@@ -213,12 +213,16 @@ class EngineLoop:
         finally:
             self._busy_since = None
         seconds = self._clock.now() - started
+        self._took(plan, seconds)
+        return result, seconds
+
+    def _took(self, plan: StepPlan, seconds: float) -> None:
+        """A step went well."""
         self.cost.observe(plan.work, seconds)
         self.stats.steps += 1
         self.stats.step_seconds += seconds
         self.stats.count_plan(plan)
         self._failures = 0
-        return result, seconds
 
     def _commit(self, plan: StepPlan, result: StepResult, seconds: float, out: Delivery) -> None:
         try:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from tailrace.bench.record import Record
-from tailrace.bench.units import seconds, wrong
+from tailrace.figures.quantities import seconds, wrong
 
 FORM = "bounds on ttft, tpot, itl (worst gap) and e2e, such as ttft=500ms,tpot=50ms"
+
+
+class Measured(Protocol):
+    """Seconds; None where the answer has no such thing."""
+
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def ttft(self) -> float | None: ...
+    @property
+    def tpot(self) -> float | None: ...
+    @property
+    def worst_gap(self) -> float | None: ...
+    @property
+    def e2e(self) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +37,7 @@ class Slo:
     def __bool__(self) -> bool:
         return any(bound is not None for bound in (self.ttft, self.tpot, self.itl, self.e2e))
 
-    def met(self, record: Record) -> bool:
+    def met(self, record: Measured) -> bool:
         """An error never meets; what a short answer does not have (a second token) cannot miss."""
         pairs = (
             (record.ttft, self.ttft),
