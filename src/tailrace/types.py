@@ -202,6 +202,31 @@ class LoadReport:
     abort_seconds: float = 0.0  # sum over them, from asking to slots and blocks being free
 
 
+class Prefill(NamedTuple):
+    """A prompt that a backend is computing: tokens still to do, those before them, and whose share it takes."""
+
+    todo: int
+    done: int = 0
+    share_group: int = 0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a backend is in the middle of, for predictions. Counts are as they will be when the step that runs ends.
+
+    `costs` are as learned, `chunk` prefill tokens fit a step beside these decode rows, `idle_chunk` beside none.
+    """
+
+    step_left: float = 0.0  # seconds until the step that runs now will end
+    prefills: tuple[Prefill, ...] = ()
+    decodes: int = 0
+    kv_tokens: int = 0  # read by those decode rows
+    costs: StepCosts = field(default_factory=StepCosts)
+    chunk: int = 512
+    idle_chunk: int = 512
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     ok: bool

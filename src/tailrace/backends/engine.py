@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from itertools import count
 
 from tailrace.clock import Clock
@@ -18,7 +19,7 @@ from tailrace.engine.parts import EngineParts
 from tailrace.engine.sequence import Group, State
 from tailrace.engine.stats import EngineStats
 from tailrace.errors import InvalidRequest, Unavailable
-from tailrace.types import Capabilities, GenerateRequest, Health, LoadReport, TokenEvent, Tokens
+from tailrace.types import Capabilities, GenerateRequest, Health, LoadReport, Outlook, Prefill, TokenEvent, Tokens
 
 _ABORT_GRACE = 10.0  # seconds for the engine to end everyone; one step is enough
 _STEPS_WORTH_KEEPING = 50  # of learning, before it replaces the calibration at start
@@ -141,6 +142,17 @@ class EngineBackend:
             aborts=self.stats.aborts,
             abort_seconds=self.stats.cancel_seconds,
         )
+
+    def outlook(self) -> Outlook:
+        """What is submitted and not started counts as a prompt that is."""
+        found = self.engine.outlook()
+        leaders = [stream.group.sequences[0] for stream in self._streams.values()]
+        waiting = tuple(
+            Prefill(one.known, 0, one.group.request.share_group, one.group.request.weight)
+            for one in leaders
+            if one.state is State.WAITING
+        )
+        return replace(found, prefills=found.prefills + waiting) if waiting else found
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
         return self._scheduler.kv.match(tokens, salt)

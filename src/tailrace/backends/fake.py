@@ -25,6 +25,9 @@ from tailrace.types import (
     GenerateRequest,
     Health,
     LoadReport,
+    Outlook,
+    Prefill,
+    StepCosts,
     TokenEvent,
     TokenLogprob,
     Tokens,
@@ -166,6 +169,14 @@ class FakeBackend:
             free_blocks=free - running - pledged,
             aborts=self._aborts,
         )
+
+    def outlook(self) -> Outlook:
+        """A step takes the same whatever is in it, and any prompt fits one."""
+        begun = [job for job in self._jobs if job.started is not None]
+        decodes = sum(job.open for job in begun if not job.first)
+        prefills = tuple(Prefill(len(job.request.prompt)) for job in begun if job.first)
+        chunk = self.caps.max_context * self.caps.max_sequences
+        return Outlook(0.0, prefills, decodes, 0, StepCosts(self._step_seconds, 0.0, 0.0, 0.0, 0.0), chunk, chunk)
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
         matched = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tailrace.backends.base import Backend
-from tailrace.types import FinishReason, GenerateRequest, Health, LoadReport, TokenEvent, Tokens
+from tailrace.types import FinishReason, GenerateRequest, Health, LoadReport, Outlook, TokenEvent, Tokens
 
 
 class Kind(StrEnum):
@@ -67,6 +67,9 @@ class FaultyBackend:
 
     def load(self) -> LoadReport:
         return self._inner.load()
+
+    def outlook(self) -> Outlook:
+        return self._inner.outlook()
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
         return self._inner.match_prefix(tokens, salt)

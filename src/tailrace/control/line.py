@@ -33,15 +33,21 @@ class Place:
         """Expected standard device-seconds."""
         return self.ticket.estimate.seconds
 
+    @property
+    def prefill(self) -> float:
+        """The prompt's part of it."""
+        return self.ticket.estimate.prefill_seconds
+
 
 class Line:
     """`listed` and `version` belong to the lane that holds the line."""
 
-    __slots__ = ("_heap", "listed", "seconds", "version", "waiting")
+    __slots__ = ("_heap", "listed", "prefill", "seconds", "version", "waiting")
 
     def __init__(self) -> None:
         self.waiting = 0
         self.seconds = 0.0  # expected cost of all that waits
+        self.prefill = 0.0  # its prompts' part
         self.version = 0
         self.listed = False
         self._heap: list[tuple[Key, Place]] = []
@@ -52,6 +58,7 @@ class Line:
         heappush(self._heap, (place.key, place))
         self.waiting += 1
         self.seconds += place.cost
+        self.prefill += place.prefill
 
     def first(self) -> Place:
         """Of a line that is not empty."""
@@ -65,6 +72,7 @@ class Line:
         place.here = False
         self.waiting -= 1
         self.seconds = self.seconds - place.cost if self.waiting else 0.0
+        self.prefill = self.prefill - place.prefill if self.waiting else 0.0
         if self._heap[0][1] is place:
             heappop(self._heap)
         elif len(self._heap) > 2 * self.waiting + _SWEEP:

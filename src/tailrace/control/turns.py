@@ -34,6 +34,11 @@ class Account:
         """Expected cost of all that waits."""
         return sum(line.seconds for line in self.lines.values())
 
+    @property
+    def prefill(self) -> float:
+        """Its prompts' part."""
+        return sum(line.prefill for line in self.lines.values())
+
 
 class _Lane:
     """The lines of one class by their tenants' counters. A counter that rose is noticed when its line surfaces."""
@@ -81,6 +86,7 @@ class Turns:
     def __init__(self) -> None:
         self.waiting = 0  # requests
         self.seconds = 0.0  # their expected cost
+        self.prefill = 0.0  # their prompts' part
         self._accounts: dict[str, Account] = {}
         self._backlogged: dict[str, Account] = {}
         self._lanes: dict[str, _Lane] = {}
@@ -118,6 +124,7 @@ class Turns:
         account.open += not again
         self.waiting += 1
         self.seconds += place.cost
+        self.prefill += place.prefill
         if not line.listed:
             self._lanes.setdefault(ticket.request_class, _Lane()).enlist(account, line)
 
@@ -159,6 +166,7 @@ class Turns:
         account.waiting -= 1
         self.waiting -= 1
         self.seconds = self.seconds - place.cost if self.waiting else 0.0
+        self.prefill = self.prefill - place.prefill if self.waiting else 0.0
         if not account.waiting and not again:
             self._last = account
             del self._backlogged[place.ticket.tenant]

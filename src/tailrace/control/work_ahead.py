@@ -18,19 +18,24 @@ _MOST_PRESSURE = 0.9  # part of the machine that arrivals of higher bands can be
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """`seconds` standard device-seconds, `requests` how many (a mean, so not whole)."""
+    """`seconds` standard device-seconds, `prefill` their prompts' part, `requests` how many (a mean, so not whole)."""
 
-    seconds: float
-    requests: float
+    seconds: float = 0.0
+    prefill: float = 0.0
+    requests: float = 0.0
 
     def __add__(self, other: Ahead) -> Ahead:
-        return Ahead(self.seconds + other.seconds, self.requests + other.requests)
+        return Ahead(self.seconds + other.seconds, self.prefill + other.prefill, self.requests + other.requests)
+
+    def at(self, pace: float) -> Ahead:
+        """In seconds of a machine that needs `pace` times the standard ones."""
+        return Ahead(self.seconds * pace, self.prefill * pace, self.requests)
 
     def times(self, factor: float) -> Ahead:
-        return Ahead(self.seconds * factor, self.requests * factor)
+        return Ahead(self.seconds * factor, self.prefill * factor, self.requests * factor)
 
 
-NOTHING = Ahead(0.0, 0.0)
+NOTHING = Ahead()
 
 
 class Arrivals:
@@ -61,7 +66,7 @@ def work_ahead(
     pressure = 0.0
     for band, other in bands.items():
         if band < ticket.band:
-            total += Ahead(other.seconds, other.waiting)
+            total += Ahead(other.seconds, other.prefill, other.waiting)
             pressure += arrivals[band].rate(ticket.arrival) if band in arrivals else 0.0
     lower = any(band > ticket.band and other.waiting for band, other in bands.items())
     pressure = min(pressure + (lower_share if lower else 0.0), _MOST_PRESSURE)
@@ -77,14 +82,15 @@ def _in_band(ticket: Ticket, turns: Turns) -> Ahead:
 
 def _own(ticket: Ticket, account: Account) -> Ahead:
     key: Key = (inf if ticket.deadline is None else ticket.deadline, ticket.arrival, -1)
-    seconds, requests, seen = 0.0, 0, 0
+    seconds, prefill, requests, seen = 0.0, 0.0, 0, 0
     for line in account.lines.values():
         for place in islice(line.places(), _LOOK):
             seen += 1
             if place.key < key:
                 seconds += place.cost
+                prefill += place.prefill
                 requests += 1
-    return Ahead(seconds, requests).times(account.waiting / seen if seen else 0.0)
+    return Ahead(seconds, prefill, requests).times(account.waiting / seen if seen else 0.0)
 
 
 def _others(tenant: str, counter: float, turns: Turns) -> Ahead:
@@ -97,5 +103,5 @@ def _others(tenant: str, counter: float, turns: Turns) -> Ahead:
         allowed = max(counter - other.counter, 0.0) * other.weight
         seconds = other.seconds
         part = min(1.0, allowed / seconds) if seconds else 1.0
-        total += Ahead(seconds * part, other.waiting * part)
+        total += Ahead(seconds, other.prefill, other.waiting).times(part)
     return total.times(max(turns.tenants_waiting - 1, seen) / seen) if seen > _LOOK // 2 else total

@@ -23,6 +23,7 @@ from tailrace.clock import Clock
 from tailrace.engine.answer import Answer
 from tailrace.engine.charges import Charges
 from tailrace.engine.cost import CostModel
+from tailrace.engine.outlook import outlook
 from tailrace.engine.runner import Runner
 from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import Group
@@ -30,7 +31,7 @@ from tailrace.engine.stats import EngineStats
 from tailrace.engine.step import StepPlan, StepResult, Update
 from tailrace.errors import InternalError
 from tailrace.text.tokenizer import Tokenizer
-from tailrace.types import FinishReason, Health, TokenEvent
+from tailrace.types import FinishReason, Health, Outlook, TokenEvent
 
 Delivery = dict[str, list[TokenEvent]]  # by request id, events in order
 
@@ -79,6 +80,7 @@ class EngineLoop:
         self._stopping = False
         self._failures = 0  # in a row
         self._busy_since: float | None = None
+        self._step: tuple[StepPlan, float] | None = None  # the one that runs, and when it will likely end
         self._checked = clock.now()
         self._thread: Thread | None = None
         self._switch_interval = sys.getswitchinterval()
@@ -129,6 +131,10 @@ class EngineLoop:
         if busy is not None and now - busy > STUCK_AFTER:
             return Health(False, f"a step has been running for {now - busy:.0f} s", detail)
         return Health(True, "", detail)
+
+    def outlook(self) -> Outlook:
+        """What the engine is in the middle of. Read while it works, so that a count may be a moment old."""
+        return outlook(self.scheduler, self.cost, self._step, self._clock.now())
 
     def _put(self, command: _Submit | _Abort) -> None:
         with self._wake:
@@ -202,6 +208,7 @@ class EngineLoop:
 
     def _execute(self, plan: StepPlan, out: Delivery) -> tuple[StepResult | None, float]:
         started = self._busy_since = self._clock.now()
+        self._step = (plan, started + self.cost.predict(plan.work))
         try:
             self._runner.forward(plan)
             result = self._runner.sample(plan)
@@ -211,7 +218,7 @@ class EngineLoop:
             self._fail(plan, error, out)
             return None, self._clock.now() - started
         finally:
-            self._busy_since = None
+            self._busy_since = self._step = None
         seconds = self._clock.now() - started
         self._took(plan, seconds)
         return result, seconds

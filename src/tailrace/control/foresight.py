@@ -1,0 +1,137 @@
+"""What a request will experience, said before it does: wait, first token, token time, end, and how sure that is.
+
+The cost model and the fair order give the value (forecast.py, work_ahead.py); the errors of past predictions put it
+right and say how likely a bound is kept (prediction_error.py). Used by admission, and shown to callers and operators.
+Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tailrace.backends.base import Backend
+from tailrace.control.forecast import first_token, start
+from tailrace.control.prediction_error import PredictionErrors
+from tailrace.control.ticket import Ticket
+from tailrace.control.work_ahead import Ahead
+from tailrace.types import Outlook, Prefill, StepCosts
+
+_LEAST = {"wait": 0.05, "ttft": 0.005, "tpot": 1e-4, "e2e": 0.01}  # differences below it do not count as errors
+_PACE_CHUNK, _PACE_ROWS = 256, 8  # a step by which learned and standard costs are compared
+
+
+class Order(Protocol):
+    def work_ahead(self, ticket: Ticket) -> Ahead:
+        """What is expected to be served before a request with this ticket."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What else is here. `free` sequences could start now; `remaining` tokens are expected of each running answer;
+    `pending` prompts are given to the backend and not yet seen in its outlook."""
+
+    free: int
+    remaining: Sequence[float] = ()
+    pending: Sequence[Prefill] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds. `wait` until the start and `ttft` until the first token count from now; `tpot` is for each token."""
+
+    wait: float
+    ttft: float
+    tpot: float
+    e2e: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Medians, in seconds from when it was made. `model` is what they were before past errors put them right."""
+
+    wait: float
+    ttft: float
+    tpot: float
+    e2e: float
+    model: Times
+    kind: str
+    errors: PredictionErrors
+
+    def chance(self, seconds: float) -> float:
+        """Probability of the first token within `seconds` from when this was made."""
+        return self.errors.chance(self.kind, self.model.ttft, seconds)
+
+    def ttft_within(self, part: float) -> float:
+        """Seconds that the first token is in time for with probability `part`."""
+        return self.errors.right(self.kind, self.model.ttft, part)
+
+
+class Foresight:
+    def __init__(self, order: Order, backend: Backend, look: Callable[[], Around]) -> None:
+        """`look` is asked at each prediction."""
+        self._order = order
+        self._backend = backend
+        self._look = look
+        self.errors = {name: PredictionErrors(least) for name, least in _LEAST.items()}
+        self.errors |= {name: PredictionErrors() for name in ("device_seconds", "output_tokens", "kv_blocks")}
+
+    def predict(self, ticket: Ticket) -> Prediction:
+        """For a request that waits already, or would come now."""
+        around, ahead = self._look(), self._order.work_ahead(ticket)
+        seen = self._backend.outlook()
+        outlook = replace(seen, prefills=(*seen.prefills, *around.pending))
+        model = self._times(ticket, outlook, around, ahead)
+        kind = f"{'waits' if model.wait else 'starts'} {ticket.bucket}"
+        right = {name: self.errors[name].right(kind, getattr(model, name)) for name in ("ttft", "tpot", "e2e")}
+        wait = self.errors["wait"].right(kind, model.wait) if model.wait else 0.0
+        return Prediction(wait, right["ttft"], right["tpot"], right["e2e"], model, kind, self.errors["ttft"])
+
+    def learn(self, prediction: Prediction, actual: Times) -> None:
+        """How it turned out, of a request that made its tokens."""
+        for name in _LEAST:
+            if name != "wait" or prediction.model.wait:
+                self.errors[name].learn(prediction.kind, getattr(prediction.model, name), getattr(actual, name))
+
+    def learn_cost(self, ticket: Ticket, device_seconds: float, output_tokens: float, blocks: int) -> None:
+        """What a request took that ended by itself; `output_tokens` of a choice."""
+        expected = ticket.estimate
+        self.errors["device_seconds"].learn(ticket.bucket, expected.seconds, device_seconds)
+        self.errors["output_tokens"].learn(ticket.bucket, expected.output_mean, output_tokens)
+        self.errors["kv_blocks"].learn(ticket.bucket, expected.blocks, blocks)
+
+    def quantiles(self) -> Iterator[tuple[str, float, float]]:
+        """(quantity, quantile, actual / predicted) for the metrics."""
+        for name, errors in self.errors.items():
+            for part in (0.1, 0.5, 0.9):
+                yield name, part, errors.quantile(part)
+
+    def _times(self, ticket: Ticket, outlook: Outlook, around: Around, ahead: Ahead) -> Times:
+        expected, costs = ticket.estimate, outlook.costs
+        own = Prefill(
+            max(expected.uncached_tokens, 1), expected.prompt_tokens - expected.uncached_tokens,
+            ticket.share_group, ticket.weight,
+        )  # fmt: skip
+        wait = 0.0
+        if ahead.requests >= 0.5 or around.free < expected.sequences:
+            pace = _typical(costs) / _typical(self._backend.caps.costs)
+            begins = start(outlook, ahead.at(pace), around.free, around.remaining, self._token_seconds(ticket) * pace)
+            wait = begins.seconds
+            left = Prefill(max(round(begins.prefill_left / costs.prefill), 1)) if costs.prefill else Prefill(1)
+            rows = max(len(around.remaining), outlook.decodes)
+            outlook = replace(outlook, step_left=0.0, prefills=(left,), decodes=rows)
+        ttft = wait + first_token(outlook, own)
+        tpot = costs.step + costs.decode * (outlook.decodes + expected.sequences)
+        tpot += costs.kv * (outlook.kv_tokens + expected.sequences * expected.prompt_tokens)
+        return Times(wait, ttft, tpot, ttft + tpot * max(expected.output_mean - 1.0, 0.0))
+
+    def _token_seconds(self, ticket: Ticket) -> float:
+        """Standard device-seconds of one token of an answer like this one's."""
+        costs = self._backend.caps.costs
+        return (costs.decode + costs.kv * ticket.estimate.prompt_tokens) * self._backend.load().decode_markup
+
+
+def _typical(costs: StepCosts) -> float:
+    return max(costs.step + costs.prefill * _PACE_CHUNK + costs.decode * _PACE_ROWS, 1e-9)

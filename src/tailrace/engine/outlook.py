@@ -1,0 +1,30 @@
+"""What the engine is in the middle of, as plain numbers for whoever predicts. Reads, changes nothing, any thread."""
+
+from __future__ import annotations
+
+from tailrace.engine.cost import CostModel
+from tailrace.engine.scheduler import Scheduler
+from tailrace.engine.sequence import State
+from tailrace.engine.step import StepPlan
+from tailrace.types import Outlook, Prefill
+
+
+def outlook(scheduler: Scheduler, cost: CostModel, step: tuple[StepPlan, float] | None, now: float) -> Outlook:
+    """`step`: the plan that is being computed, and when it is expected to end."""
+    computing = {} if step is None else {row.sequence: row.size for row in step[0].rows}
+    prefills: list[Prefill] = []
+    decodes = kv_tokens = 0
+    for sequence in tuple(scheduler.running):
+        if sequence.state is not State.RUNNING:
+            continue
+        request, ahead = sequence.group.request, computing.get(sequence, 0)
+        done = sequence.computed + ahead
+        todo = sequence.known - done
+        if todo > 1 or (todo == 1 and not sequence.generated):
+            prefills.append(Prefill(todo, done, request.share_group, request.weight))
+        else:
+            decodes += 1 + len(sequence.followers)
+            kv_tokens += (done + 1) * (1 + len(sequence.followers))
+    left = 0.0 if step is None else max(step[1] - now, 0.0)
+    chunk, idle = scheduler.budget.chunk_tokens(max(decodes, 1), kv_tokens), scheduler.budget.chunk_tokens(0, 0)
+    return Outlook(left, tuple(prefills), decodes, kv_tokens, cost.costs, chunk, idle)
