@@ -79,11 +79,12 @@ def main() -> None:
     parser.add_argument("--weights", default="auto")
     parser.add_argument("--isa", default="auto")
     parser.add_argument("--chunk", type=int, default=0)
+    parser.add_argument("--speculate", default="off", help="random prompts say little about it: see speculation.py")
     parser.add_argument("--cache", type=Path, help="folder for packed weights and step costs")
     options = parser.parse_args()
     config = EngineConfig(
         weights=options.weights, isa=options.isa, threads=options.threads, chunk_tokens=options.chunk,
-        prefix_cache=False, max_sequences=max(32, *options.batches),
+        prefix_cache=False, speculate=options.speculate, max_sequences=max(32, *options.batches),
     )  # fmt: skip
     started = time.perf_counter()
     parts = build_engine(options.model, config, SystemClock(), cache_dir=options.cache, say=print)

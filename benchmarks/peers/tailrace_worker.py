@@ -21,7 +21,12 @@ class Tailrace:
         self._runs = 0
 
     def load(self, model: str, threads: int) -> dict[str, Any]:
-        flags = {"engine.model": model, "engine.threads": threads, "engine.prefix_cache": False}
+        flags = {
+            "engine.model": model,
+            "engine.threads": threads,
+            "engine.prefix_cache": False,
+            "engine.speculate": "off",
+        }
         self._engine = ready_model(load(flags=flags).config.engine)
         self._engine.backend.start()
         loaded = self._engine.loaded

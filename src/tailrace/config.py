@@ -27,9 +27,7 @@ from tailrace.policy import TABLES, Policy, read_policy
 class EngineConfig:
     """What runs and in how much memory. 0 and "auto" mean: found out at start and printed."""
 
-    model: str = knob(
-        "smollm2:135m", "name of a model, hf:ORG/REPO, or a path to a .gguf file or a model folder", filled=True
-    )
+    model: str = knob("smollm2:135m", "name of a model, hf:ORG/REPO, or a path to a .gguf file or a model folder")
     served_name: str = knob("", "name that clients use; empty: the model's own")
     weights: str = knob("auto", "packed weights", choices=("auto", "int8", "bf16"))
     isa: str = knob("auto", "kernel variant; auto: the best this CPU runs")
@@ -38,6 +36,7 @@ class EngineConfig:
     max_context: int = knob(0, "tokens a sequence may have; 0: what the model was trained for", low=0)
     max_sequences: int = knob(32, "sequences running at once", low=1, high=1024)
     chunk_tokens: int = knob(0, "most prefill tokens in one step; 0: calibrated at start", low=0)
+    speculate: str = knob("lookup", "guess tokens and verify them in one step", choices=("off", "lookup"))
     prefix_cache: bool = knob(True, "reuse the KV blocks of shared prompt prefixes")
     chat_template: str = knob("", "Jinja file that replaces the model's own chat template")
     store: str = knob("", "model store folder; empty: $XDG_CACHE_HOME/tailrace")
@@ -56,7 +55,7 @@ class ControlConfig:
 class ApiConfig:
     """The HTTP door. `api_keys` holds SHA-256 hex digests after loading; empty: no authentication."""
 
-    host: str = knob("127.0.0.1", "address to listen on", filled=True)
+    host: str = knob("127.0.0.1", "address to listen on")
     port: int = knob(8000, "port to listen on; 0: any free one", low=0, high=65_535)
     api_keys: tuple[str, ...] = knob((), "accepted key, or sha256:HEX of one; may be repeated", unit="key")
     api_key_file: str = knob("", "file of accepted keys, one a line; # starts a comment")

@@ -110,7 +110,8 @@ class EngineFacts:
     Waiting in the backend lasted until `started`, prefill until `first_token`, decode until `finished`. `started`
     is None for a choice that ended before its first step, `first_token` for one that ended without a token.
     `computed_prompt_tokens`, `cached_tokens` and the device seconds belong to the request: the last choice's say all;
-    `recomputed_tokens` is work lost to preemption, which is the system's cost.
+    `recomputed_tokens` is work lost to preemption, which is the system's cost. So is that of guesses that were computed
+    and rejected: of this choice's `drafted_tokens`, `accepted_tokens` were right.
     """
 
     finished: float
@@ -120,6 +121,8 @@ class EngineFacts:
     computed_prompt_tokens: int = 0
     recomputed_tokens: int = 0
     preemptions: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     standard_seconds: float | None = None  # device time by frozen costs; None where the backend keeps no such account
     measured_seconds: float | None = None  # its part of what the steps took
 
@@ -189,6 +192,7 @@ class LoadReport:
     kv_blocks_free: int = 0  # includes cached blocks that can be evicted
     kv_blocks_total: int = 0
     step_seconds: float = 0.0  # the last steps' typical time
+    step_error: float = 0.0  # how far the last steps were from their predicted time, as a part of it
     free_slots: int = 0  # sequences that could start now, those accepted already taken off
     free_blocks: int | None = None  # KV blocks for new prompts: less those of accepted ones, and one for each running
     # sequence to grow into; None where KV memory is not known
@@ -200,6 +204,8 @@ class LoadReport:
     recomputed_tokens: int = 0  # of those, again after a preemption
     aborts: int = 0  # since the start
     abort_seconds: float = 0.0  # sum over them, from asking to slots and blocks being free
+    drafted_tokens: int = 0  # guesses computed since the start, of choices that ended
+    accepted_tokens: int = 0  # of those
 
 
 class Prefill(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -18,7 +19,9 @@ from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import Runner
 from tailrace.engine.sample.keys import sampling_key
 from tailrace.engine.scheduler import ChunkBudget, FixedBudget, Limits, Scheduler
-from tailrace.engine.sequence import Group
+from tailrace.engine.sequence import Group, Sequence
+from tailrace.engine.spec.draft import Drafter
+from tailrace.engine.step import Work
 from tailrace.text.tokenizer import Tokenizer
 from tailrace.types import FinishReason, GenerateRequest, SamplingParams, StopConditions, TokenEvent
 from tests.tiny import IM_END, IM_START, SPECIAL_TOKENS, tiny_tokenizer, tiny_vocab_size
@@ -76,13 +79,14 @@ def parts(
     context: int = 1024,
     prefix_cache: bool = True,
     runner: Runner | None = None,
+    drafter: Drafter | None = None,
     **limits: int,
 ) -> EngineParts:
     kv = KvManager(blocks, max_blocks=-(-context // 64), prefix_cache=prefix_cache)
     budget = FixedBudget(chunk) if isinstance(chunk, int) else chunk
     bounds = Limits(max_sequences=slots, max_context=context, vocab_size=VOCAB, **limits)
     return EngineParts(
-        Scheduler(kv, bounds, budget), runner or FakeRunner(blocks, vocab=VOCAB), tokenizer(), CostModel()
+        Scheduler(kv, bounds, budget, drafter), runner or FakeRunner(blocks, vocab=VOCAB), tokenizer(), CostModel()
     )
 
 
@@ -169,6 +173,25 @@ class Rig:
 def alone(one: GenerateRequest, **fields: object) -> Rig:
     """The request on an engine of its own, in one chunk, with room for everything and nothing cached."""
     return Rig(**({"blocks": 256} | fields)).run(replace(one))
+
+
+class Oracle:
+    """A drafter that knows FakeRunner's answers, and says `right` of a hundred guesses as they are."""
+
+    def __init__(self, seed: int = 0, right: int = 80, most: int = 9) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._right = right
+        self._most = most
+        self.asked: list[Work] = []
+
+    def draft(self, sequences: Seq[Sequence], work: Work) -> list[list[int]]:
+        self.asked.append(work)
+        return [self._guesses(sequence) for sequence in sequences]
+
+    def _guesses(self, sequence: Sequence) -> list[int]:
+        size = int(self._rng.integers(0, self._most + 1))
+        truth = by_definition(sequence.group.request, sequence.index)[sequence.generated :][:size]
+        return [token if self._rng.integers(100) < self._right else (token + 1) % VOCAB for token in truth]
 
 
 def by_definition(one: GenerateRequest, index: int = 0) -> list[int]:

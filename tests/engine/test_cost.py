@@ -218,3 +218,14 @@ def test_calibration_of_a_small_engine_leaves_out_what_does_not_fit(blocks: int,
     assert np.isfinite(found).all()
     assert (found >= 0).all()
     assert kv.pool.free == blocks
+
+
+def test_the_error_is_how_far_predictions_were_off() -> None:
+    model = CostModel(coefficients=TRUE)
+    work = Work(decode=4)
+    assert model.error == 0
+    for _ in range(3):
+        model.observe(work, model.predict(work) * 1.2)
+    assert 0.01 < model.error < 0.05
+    model.observe(work, 100.0)
+    assert model.error < 0.1

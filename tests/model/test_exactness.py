@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tailrace import _native
@@ -111,3 +112,19 @@ def test_after_preemption(load: Load, wanted: list[GenerateRequest], alone: Bits
     assert sum(fact.preemptions > 0 for fact in facts if fact) >= 4
     assert robbed.loop.stats.recomputed_tokens > 100
     assert bits(robbed, wanted) == alone
+
+
+def test_with_prompt_lookup(load: Load, text: Ids, wanted: list[GenerateRequest], alone: Bits) -> None:
+    """Guesses are verified in the step that computes them; a passage given twice makes some of them right."""
+    repeated = np.concatenate([text[:60], text[:40]])
+    more = [
+        request("greedy", repeated, 40, sampling=GREEDY),
+        request("sampled", repeated, 40, sampling=replace(SAMPLED, temperature=0.3, presence_penalty=0.0, seed=5), n=2),
+    ]
+    off, lookup = rig(load, speculate="off").run(*more), rig(load, speculate="lookup")
+    for one in [*more, *wanted]:
+        lookup.run(one)
+    assert bits(lookup, wanted) == alone
+    assert lookup.tokens("sampled", 1) == off.tokens("sampled", 1)
+    assert bits(lookup, more) == bits(off, more)
+    assert lookup.loop.stats.accepted_tokens > 10

@@ -63,3 +63,20 @@ def test_two_instances_do_not_share_anything() -> None:
     first.tokens(5)
     assert sample(first, "generated_tokens_total") == 5
     assert sample(second, "generated_tokens_total") == 0
+
+
+def test_what_the_engine_counts_and_predicts() -> None:
+    metrics = Metrics()
+    load = LoadReport(drafted_tokens=8, accepted_tokens=6, step_error=0.25, aborts=2, abort_seconds=0.5)
+    metrics.watch(lambda: 0, lambda: 0, lambda: load)
+    assert sample(metrics, "drafted_tokens_total") == 8
+    assert sample(metrics, "accepted_tokens_total") == 6
+    assert sample(metrics, "draft_acceptance_rate") == 0.75
+    assert sample(metrics, "step_time_error") == 0.25
+    assert (sample(metrics, "cancel_seconds_count"), sample(metrics, "cancel_seconds_sum")) == (2, 0.5)
+
+
+def test_without_drafts_the_acceptance_rate_is_nothing() -> None:
+    metrics = Metrics()
+    metrics.watch(lambda: 0, lambda: 0, LoadReport)
+    assert sample(metrics, "draft_acceptance_rate") == 0

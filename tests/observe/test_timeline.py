@@ -126,3 +126,11 @@ def test_timings_of_an_answer() -> None:
 def test_timings_of_a_request_without_tokens() -> None:
     times = timings(Timeline(ManualClock()))
     assert (times.ttft_ms, times.tpot_ms, times.tokens_per_second, times.total_ms) == (None, None, None, 0.0)
+
+
+def test_guesses_of_all_choices_add_up() -> None:
+    timeline = Timeline(ManualClock())
+    timeline.learn(EngineFacts(0.0, drafted_tokens=5, accepted_tokens=3), first=True)
+    timeline.learn(EngineFacts(0.0, drafted_tokens=2, accepted_tokens=1), first=False)
+    times = timings(timeline)
+    assert (times.drafted_tokens, times.accepted_tokens) == (7, 4)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tailrace.engine.fake_runner import FakeRunner, _hashes
 from tailrace.types import FinishReason, GenerateRequest
-from tests.engine.support import Rig, by_definition, prompt, request, seeded
+from tests.engine.support import Oracle, Rig, by_definition, prompt, request, seeded
 
 
 class SchedulerProgram(RuleBasedStateMachine):
@@ -17,10 +19,18 @@ class SchedulerProgram(RuleBasedStateMachine):
         self.aborted: set[str] = set()
 
     @initialize(
-        blocks=st.integers(7, 16), chunk=st.sampled_from([1, 16, 64, 300]), cap=st.integers(0, 3), cache=st.booleans()
+        blocks=st.integers(7, 16),
+        chunk=st.sampled_from([1, 16, 64, 300]),
+        cap=st.integers(0, 3),
+        cache=st.booleans(),
+        right=st.sampled_from([None, 0, 50, 95]),
     )
-    def start(self, blocks: int, chunk: int, cap: int, cache: bool) -> None:
-        self.rig = Rig(blocks=blocks, chunk=chunk, slots=6, context=448, max_preemptions=cap, prefix_cache=cache)
+    def start(self, blocks: int, chunk: int, cap: int, cache: bool, right: int | None) -> None:
+        """`right`: of a hundred guesses that a drafter makes; without one there are none."""
+        drafter = None if right is None else Oracle(right=right, most=80)
+        self.rig = Rig(
+            blocks=blocks, chunk=chunk, slots=6, context=448, max_preemptions=cap, prefix_cache=cache, drafter=drafter
+        )
 
     @rule(
         length=st.sampled_from([1, 30, 64, 65, 128, 200]),
@@ -60,6 +70,31 @@ class SchedulerProgram(RuleBasedStateMachine):
         slots = [sequence.slot for sequence in running]
         assert len(slots) == len(set(slots)) <= 6
         assert min(slots, default=0) >= 0
+
+    @invariant()
+    def named_blocks_hold_what_their_names_say(self) -> None:
+        """And so never a rejected guess: names come from tokens that count, and memory from what was computed last."""
+        if not hasattr(self, "rig"):
+            return
+        runner, size = self.rig.runner, self.rig.scheduler.kv.block_tokens
+        assert isinstance(runner, FakeRunner)
+        for node in self.rig.scheduler.kv.tree.nodes():
+            first, parent = 0, node.parent
+            while parent is not None and parent.parent is not None:
+                first, parent = first + size, parent.parent
+            expected = _hashes(np.frombuffer(node.key, np.int32), first)
+            assert (runner._memory[node.block] == expected).all()
+
+    @invariant()
+    def counters_fall_back_to_what_counts(self) -> None:
+        if not hasattr(self, "rig"):
+            return
+        for sequence in self.rig.scheduler.running:
+            assert sequence.table is not None
+            assert sequence.computed < sequence.known
+            assert sequence.accepted <= sequence.drafted
+            if sequence.generated > 1:
+                assert len(sequence.table.blocks) <= self.rig.scheduler.kv.blocks_for(sequence.known)
 
     def teardown(self) -> None:
         if not hasattr(self, "rig"):

@@ -131,6 +131,7 @@ class EngineBackend:
             kv_blocks_free=scheduler.kv.available,
             kv_blocks_total=scheduler.kv.pool.total,
             step_seconds=self._cost.step_seconds,
+            step_error=self._cost.error,
             free_slots=max(0, scheduler.limits.max_sequences - self._choices),
             free_blocks=self._free_blocks(),
             prefill_markup=charges.prefill_markup,
@@ -141,6 +142,8 @@ class EngineBackend:
             recomputed_tokens=self.stats.recomputed_tokens,
             aborts=self.stats.aborts,
             abort_seconds=self.stats.cancel_seconds,
+            drafted_tokens=self.stats.drafted_tokens,
+            accepted_tokens=self.stats.accepted_tokens,
         )
 
     def outlook(self) -> Outlook:

@@ -20,6 +20,7 @@ from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import NativeRunner
 from tailrace.engine.scheduler import FixedBudget, Limits, Scheduler
+from tailrace.engine.spec.lookup import LookupDrafter
 from tailrace.engine.weights.load import LoadedModel, load_model
 from tailrace.engine.weights.pack import Progress
 from tailrace.text.tokenizer import Tokenizer
@@ -98,4 +99,5 @@ def assemble(
     keep = None if path is None else lambda: keep_costs(path, KeptCosts(cost.coefficients, standard))
     budget = FixedBudget(config.chunk_tokens) if config.chunk_tokens else cost
     say(f"prefill chunks of up to {budget.chunk_tokens(0, 0)} tokens ({budget.chunk_tokens(1, 256)} beside decoding)")
-    return EngineParts(Scheduler(kv, limits, budget), runner, tokenizer, cost, loaded, capacity, keep)
+    drafter = None if config.speculate == "off" else LookupDrafter(cost)
+    return EngineParts(Scheduler(kv, limits, budget, drafter), runner, tokenizer, cost, loaded, capacity, keep)

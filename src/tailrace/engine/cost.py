@@ -70,6 +70,7 @@ class CostModel:
         self._recent: deque[float] = deque([1.0, 1.1] * 4, maxlen=_WINDOW)  # measured / predicted
         self._sorted = sorted(self._recent)
         self.spread = 1.1  # the settings' quantile of measured / predicted
+        self.error = 0.0  # smoothed |measured / predicted - 1|, a stall counting as 1
         self.step_seconds = 0.0  # smoothed length of recent steps
         self.tokens_per_second = 0.0  # smoothed computed tokens (prefill and decode), for drain rates
 
@@ -125,6 +126,7 @@ class CostModel:
         self._spread(ratio)
         pace = (work.prefill + work.decode) / max(seconds, 1e-6)
         fresh = self.step_seconds == 0.0
+        self.error += rate * (min(abs(ratio - 1.0), 1.0) - self.error)
         self.step_seconds += (1.0 if fresh else rate) * (seconds - self.step_seconds)
         self.tokens_per_second += (1.0 if fresh else rate) * (pace - self.tokens_per_second)
 

@@ -37,10 +37,12 @@ class FakeRunner:
 
     def sample(self, plan: StepPlan) -> StepResult:
         tokens, contexts = [], []
-        for sequence, place in zip(plan.samplers, plan.sample_rows, strict=True):
+        drafted = {draft.row for draft in plan.drafts}
+        for sequence, place, behind in zip(plan.samplers, plan.sample_rows, plan.behind, strict=True):
             row = plan.rows[place]
-            context = self._context(row.sequence, row.first + row.size)
-            tokens.append(self._token(sequence, context, row.first + row.size))
+            position = row.first + (1 + behind if place in drafted else row.size)
+            context = self._context(row.sequence, position)
+            tokens.append(self._token(sequence, context, position))
             contexts.append(context)
         width = max((s.group.request.sampling.logprobs or 0 for s in plan.samplers), default=0)
         logprobs = np.array([self._logprob(c, t) for c, t in zip(contexts, tokens, strict=True)], np.float32)

@@ -26,7 +26,8 @@ from tailrace.engine.cost import CostModel
 from tailrace.engine.outlook import outlook
 from tailrace.engine.runner import Runner
 from tailrace.engine.scheduler import Scheduler
-from tailrace.engine.sequence import Group
+from tailrace.engine.sequence import Group, Sequence, State
+from tailrace.engine.spec.draft import verify
 from tailrace.engine.stats import EngineStats
 from tailrace.engine.step import StepPlan, StepResult, Update
 from tailrace.errors import InternalError
@@ -235,7 +236,8 @@ class EngineLoop:
         try:
             for scores in result.scores:
                 self._answers[scores.sequence.group.request.id].score(scores)
-            self.charges.charge(plan, plan.rows, seconds)
+            kept = verify(plan, result.tokens)[0] if plan.drafts else plan.rows
+            self.charges.charge(plan, kept, seconds)
             updates = self.scheduler.commit(plan, result, self._clock.now())
         except Exception as error:
             log.exception("a step could not be committed; all requests end")
@@ -249,7 +251,7 @@ class EngineLoop:
         for update in updates:
             group = update.sequence.group
             answer = self._answers.get(group.request.id)
-            if answer is None:  # ended in this very step by a fault of a sibling
+            if answer is None or update.sequence.closed:  # ended in this step, by a sibling's fault or its own text
                 continue
             try:
                 event = answer.event(update, result)
@@ -260,14 +262,23 @@ class EngineLoop:
             out.setdefault(group.request.id, []).append(event)
             if event.finish is not None:
                 if update.finish is None:
-                    self.scheduler.finish(update.sequence, event.finish, now)
+                    self._finish(update.sequence, event.finish, now)
                 self._close(update, event)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
+        """Its text ended it, maybe at a token before the last of this step, which then ended it in the scheduler."""
+        if sequence.state is State.FINISHED:
+            sequence.finish = reason
+        else:
+            self.scheduler.finish(sequence, reason, now)
 
     def _close(self, update: Update, event: TokenEvent) -> None:
         group = update.sequence.group
         event.facts = group.facts(update.sequence)
         update.sequence.closed = True
         self.stats.finished += 1
+        self.stats.drafted_tokens += update.sequence.drafted
+        self.stats.accepted_tokens += update.sequence.accepted
         if all(sequence.closed for sequence in group.sequences):
             self._answers.pop(group.request.id, None)
             self.stats.cached_tokens += group.cached

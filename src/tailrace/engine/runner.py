@@ -42,7 +42,7 @@ class NativeRunner:
         self._sampling = SamplingBatch(slots, end_ids)
         self._tables = np.zeros((slots, max_blocks), np.int32)
         self._copied: list[tuple[BlockTable | None, int]] = [(None, 0)] * slots  # what each row of _tables shows
-        self._sample_at: list[int] = []  # per row of the plan: index of its last position's logits
+        self._sample_at: list[int] = []  # per row of the plan: index of the first logits to sample from
         self._score_at: list[tuple[Row, int]] = []  # scoring rows and the index of their first logits
 
     def forward(self, plan: StepPlan) -> None:
@@ -69,7 +69,11 @@ class NativeRunner:
         if not plan.samplers:
             return StepResult([], _NO_F32, _NO_TOP_IDS, _NO_TOP, scores)
         at = [self._sample_at[row] for row in plan.sample_rows]
-        parameters = self._sampling.parameters(plan.samplers)
+        behind = None
+        if plan.drafts:
+            behind = plan.behind
+            at = [first + more for first, more in zip(at, behind, strict=True)]
+        parameters = self._sampling.parameters(plan.samplers, behind)
         tokens, logprobs, top_ids, top = self._model.sample(np.array(at, np.int32), *parameters)
         return StepResult(tokens.tolist(), logprobs, top_ids, top, scores)
 
@@ -82,9 +86,10 @@ class NativeRunner:
             self._copied[place] = (table, table.changes)
 
     def _logit_rows(self, plan: StepPlan, starts: list[int]) -> list[int]:
-        """Flat rows that need logits, ascending; notes where each row's logits will be."""
+        """Flat rows that need logits, ascending; notes where each row's logits will begin."""
         wanted: list[int] = []
         sampled = set(plan.sample_rows)
+        drafted = {draft.row: draft.size for draft in plan.drafts}
         self._sample_at = [-1] * len(plan.rows)
         self._score_at.clear()
         for place, row in enumerate(plan.rows):
@@ -94,7 +99,7 @@ class NativeRunner:
                 wanted.extend(range(base + row.score_from, base + row.score_to))
             if place in sampled:
                 self._sample_at[place] = len(wanted)
-                wanted.append(starts[place + 1] - 1)
+                wanted.extend(range(starts[place + 1] - 1 - drafted.get(place, 0), starts[place + 1]))
         return wanted
 
     def _score(self, row: Row, at: int) -> Scores:

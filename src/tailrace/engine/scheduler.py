@@ -5,6 +5,9 @@ first (one token each), then prompts, then chunks of the prompts that are admitt
 gives full blocks to the prefix cache, appends the sampled tokens and starts the further choices of a prompt.
 `finish` and `abort` end sequences at any time between steps and free slot and blocks at once.
 
+A drafter may guess how a sequence goes on: its decode row then computes the guesses too, in blocks that nobody else
+needs, and as many are kept as the sampler confirms (`engine/spec`). The counters of the rest fall back.
+
 When blocks run out while decoding, the newest sequence of the lowest priority is preempted: it keeps its tokens,
 gives up its blocks and waits first in line to be recomputed. None is preempted more than `max_preemptions` times
 while another can be; when no victim is left the step goes on without that row.
@@ -21,7 +24,8 @@ from typing import Protocol
 from tailrace.engine.kv.manager import BlockTable, KvManager
 from tailrace.engine.sequence import NO_SLOT, Group, Sequence, State
 from tailrace.engine.share import Want, divide
-from tailrace.engine.step import Preemption, Row, StepPlan, StepResult, Update, Work
+from tailrace.engine.spec.draft import Drafter, guess_reads, verify
+from tailrace.engine.step import BAD, Draft, Preemption, Row, StepPlan, StepResult, Update, Work
 from tailrace.errors import ContextLengthExceeded, InternalError, InvalidRequest
 from tailrace.types import FinishReason, GenerateRequest
 
@@ -60,6 +64,7 @@ class _Draft:
         self.sample_rows: list[int] = []
         self.preemptions: list[Preemption] = []
         self.stalled: set[Sequence] = set()  # decode rows that get no block in this step
+        self.drafts: list[Draft] = []
         self.score_rows = 0
         self.decode = self.kv_tokens = self.prefill = self.attention = 0
 
@@ -68,6 +73,18 @@ class _Draft:
         self.samplers.append(sequence)
         self.sample_rows.append(len(self.rows))
         self.rows.append(Row(sequence, first, 1))
+
+    def add_guesses(self, place: int, guesses: list[int]) -> None:
+        """Widen a row that `add_decode` made."""
+        sequence, first, *_ = self.rows[place]
+        size = len(guesses)
+        sequence.tokens[first + 1 : first + 1 + size] = guesses
+        self.rows[place] = Row(sequence, first, 1 + size)
+        self.drafts.append(Draft(place, self.sample_rows.index(place), len(self.samplers), size))
+        self.samplers += [sequence] * size
+        self.sample_rows += [place] * size
+        self.decode += size
+        self.kv_tokens += size * guess_reads(first)
 
     def add(self, row: Row) -> None:
         sequence, first, size, *_ = row
@@ -81,8 +98,9 @@ class _Draft:
 
 
 class Scheduler:
-    def __init__(self, kv: KvManager, limits: Limits, budget: ChunkBudget) -> None:
+    def __init__(self, kv: KvManager, limits: Limits, budget: ChunkBudget, drafter: Drafter | None = None) -> None:
         self.kv = kv
+        self.drafter = drafter
         self.limits = limits
         self.budget = budget
         self.running: list[Sequence] = []  # by Sequence.order: the last is preempted first
@@ -142,6 +160,7 @@ class Scheduler:
         sequence.state = State.FINISHED
         sequence.finish = reason
         sequence.finished = now
+        sequence.notes = None
         if self._stale > 64 + len(self._waiting) // 2:
             self._drop_stale()
 
@@ -188,6 +207,7 @@ class Scheduler:
             self._decode(draft)
             if not draft.preemptions:
                 self._admit(now)
+                self._guess(draft)
             if len(draft.rows) < len(self.running):
                 self._prefill(draft)
             if not draft.rows and not draft.preemptions:
@@ -205,6 +225,7 @@ class Scheduler:
             self.kv.take_copies(),
             tuple(preemptions),
             self.kv.take_evictions(),
+            tuple(draft.drafts),
         )
 
     def _decode(self, draft: _Draft) -> None:
@@ -224,6 +245,28 @@ class Scheduler:
                 draft.add_decode(sequence, first)
             draft.decode += 1
             draft.kv_tokens += first + 1
+
+    def _guess(self, draft: _Draft) -> None:
+        """Ask the drafter about the rows behind their prompts."""
+        rows = draft.rows
+        places = [place for place, row in enumerate(rows) if row.first >= row.sequence.group.prompt_tokens]
+        if self.drafter is None or not places:
+            return
+        drafts = self.drafter.draft([rows[place].sequence for place in places], Work(0, draft.decode, draft.kv_tokens))
+        for place, guesses in zip(places, drafts, strict=True):
+            size = self._fitting(rows[place].sequence, len(guesses))
+            if size:
+                draft.add_guesses(place, guesses[:size])
+
+    def _fitting(self, sequence: Sequence, size: int) -> int:
+        """Guesses that the sequence's blocks hold, with another block while there is more than one for each."""
+        kv, table, first = self.kv, sequence.table, sequence.computed
+        assert table is not None
+        size = min(size, sequence.draft_room)
+        held = len(table.blocks) * kv.block_tokens - first - 1
+        if size > held and kv.available > len(self.running) and kv.reserve(table, first, first + 1 + size):
+            return size
+        return min(size, held)
 
     def _make_room(self, draft: _Draft, sequence: Sequence) -> bool:
         """Preempt from the end of the order until `sequence` has its block; False when it must sit out or went."""
@@ -338,12 +381,15 @@ class Scheduler:
 
     def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[Update]:
         """Take in a step's result. Sequences that ended since the plan are passed over."""
-        updates = self._refuse_bad(plan, result, now) if result.tokens and min(result.tokens) < 0 else []
-        for row in plan.rows:
+        rows, tokens = verify(plan, result.tokens) if plan.drafts else (plan.rows, result.tokens)
+        updates = self._refuse_bad(plan, tokens, now) if BAD in tokens else []
+        for row in rows:
             if row.sequence.state is State.RUNNING:
                 self._advance(row, updates, now)
-        for sample, (sequence, token) in enumerate(zip(plan.samplers, result.tokens, strict=True)):
-            if sequence.state is not State.RUNNING:
+        for draft in plan.drafts:
+            self._settle(rows[draft.row], draft.size)
+        for sample, (sequence, token) in enumerate(zip(plan.samplers, tokens, strict=True)):
+            if sequence.state is not State.RUNNING or token < 0:
                 continue
             if sequence.first_token is None:
                 sequence.first_token = now
@@ -355,11 +401,20 @@ class Scheduler:
             updates.append(Update(sequence, token, sample, reason))
         return updates
 
-    def _refuse_bad(self, plan: StepPlan, result: StepResult, now: float) -> list[Update]:
+    def _settle(self, row: Row, drafted: int) -> None:
+        """Count a verified draft, and give back the blocks that only rejected guesses stand in."""
+        sequence = row.sequence
+        sequence.drafted += drafted
+        sequence.accepted += row.size - 1
+        if sequence.state is State.RUNNING:
+            assert sequence.table is not None
+            self.kv.trim(sequence.table, sequence.computed + 1)
+
+    def _refuse_bad(self, plan: StepPlan, tokens: Iterable[int], now: float) -> list[Update]:
         """A row whose logits were not numbers ends its own request only, and its blocks are forgotten."""
         updates: list[Update] = []
-        for sequence, token in zip(plan.samplers, result.tokens, strict=True):
-            if token < 0 and sequence.state is not State.FINISHED:
+        for sequence, token in zip(plan.samplers, tokens, strict=True):
+            if token == BAD and sequence.state is not State.FINISHED:
                 error = InternalError("the model produced no valid numbers for this request")
                 updates.extend(self.end(sequence.group, FinishReason.ERROR, now, error))
         return updates

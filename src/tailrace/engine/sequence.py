@@ -31,12 +31,12 @@ class Sequence:
 
     `peak` is the most it ever had computed: rows below it are recomputation after a preemption.
     `scored` counts prompt tokens whose log-probability is known, for requests that ask for it. `closed`: its
-    terminal event is out.
+    terminal event is out. `notes` are the drafter's own; of `drafted` guesses, `accepted` were right.
     """
 
     __slots__ = (
-        "closed", "computed", "finish", "finished", "first_token", "followers", "group", "index", "known", "peak",
-        "preemptions", "scored", "slot", "state", "table", "tokens",
+        "accepted", "closed", "computed", "drafted", "finish", "finished", "first_token", "followers", "group", "index",
+        "known", "notes", "peak", "preemptions", "scored", "slot", "state", "table", "tokens",
     )  # fmt: skip
 
     def __init__(self, group: Group, index: int) -> None:
@@ -53,6 +53,9 @@ class Sequence:
         self.table: BlockTable | None = None
         self.followers: list[Sequence] = []  # choices that start when this one's prompt is computed
         self.closed = False
+        self.notes: object | None = None
+        self.drafted = 0
+        self.accepted = 0
         self.finish: FinishReason | None = None
         self.first_token: float | None = None
         self.finished: float | None = None
@@ -60,6 +63,11 @@ class Sequence:
     @property
     def todo(self) -> int:
         return self.known - self.computed
+
+    @property
+    def draft_room(self) -> int:
+        """Most guesses of one step: the token sampled behind the last of them must be wanted too."""
+        return len(self.tokens) - self.known - 1
 
     @property
     def generated(self) -> int:
@@ -123,6 +131,8 @@ class Group:
             cached_tokens=self.cached,
             computed_prompt_tokens=self.computed_prompt,
             recomputed_tokens=self.recomputed,
+            drafted_tokens=sequence.drafted,
+            accepted_tokens=sequence.accepted,
             preemptions=self.preemptions,
             standard_seconds=self.standard_seconds,
             measured_seconds=self.measured_nanoseconds / 1e9,

@@ -18,6 +18,8 @@ class EngineStats:
     cached_tokens: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0  # of those drafted
     evictions: int = 0
     finished: int = 0  # sequences that had their terminal event
     aborts: int = 0

@@ -16,6 +16,9 @@ F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
 
+BAD = -1  # a token whose logits were not numbers
+
+
 class Row(NamedTuple):
     """Compute positions first .. first+size-1 of a sequence.
 
@@ -49,9 +52,23 @@ class Preemption:
     reason: str
 
 
+class Draft(NamedTuple):
+    """Guesses that a decode row computes too: they stand in the sequence's tokens behind the known ones.
+
+    Sample `sample` is for the place behind the known tokens, samples `more` .. `more + size - 1` for the places behind
+    each guess. A sample counts only when the guesses before it are the tokens that were sampled.
+    """
+
+    row: int  # its place in the plan; the row's last `size` positions are the guesses
+    sample: int
+    more: int
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step. `samplers[i]` gets a token from the logits of the last position of `rows[sample_rows[i]]`.
+    """One step. `samplers[i]` gets a token from the logits of the last position of `rows[sample_rows[i]]`; in rows
+    with guesses that is the position `behind[i]` places behind the row's first.
 
     All choices of one prompt are sampled from the same row. Rows: decode first, then prefill chunks.
     """
@@ -63,6 +80,15 @@ class StepPlan:
     copies: tuple[BlockCopy, ...] = ()
     preemptions: tuple[Preemption, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    drafts: tuple[Draft, ...] = ()
+
+    @property
+    def behind(self) -> list[int]:
+        """For each sample, how many guesses of its row stand before it."""
+        found = [0] * len(self.samplers)
+        for draft in self.drafts:
+            found[draft.more : draft.more + draft.size] = range(1, draft.size + 1)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +104,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`tokens[i]` is for `plan.samplers[i]`; -1 when its logits were not numbers."""
+    """`tokens[i]` is for `plan.samplers[i]`; BAD when its logits were not numbers."""
 
     tokens: list[int]
     logprobs: F32

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
@@ -56,10 +56,12 @@ class Metrics:
             "kv_blocks_free": ("KV blocks free or evictable", lambda: load().kv_blocks_free),
             "kv_blocks_used": ("KV blocks in use", lambda: load().kv_blocks_total - load().kv_blocks_free),
             "step_seconds": ("Typical time of the last engine steps", lambda: load().step_seconds),
+            "step_time_error": ("Typical error of their predicted time, as a part of it", lambda: load().step_error),
+            "draft_acceptance_rate": ("Accepted part of the drafted tokens", lambda: _acceptance(load())),
         }
         for name, (text, read) in gauges.items():
             Gauge(f"tailrace_{name}", text, registry=self.registry).set_function(read)
-        self.registry.register(_Aborts(load))
+        self.registry.register(_EngineCounts(load))
 
     def tokens(self, generated: int) -> None:
         self._generated.inc(generated)
@@ -95,8 +97,12 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class _Aborts(Collector):
-    """How long it took to free what aborted requests held, as the backend measured it."""
+def _acceptance(load: LoadReport) -> float:
+    return load.accepted_tokens / load.drafted_tokens if load.drafted_tokens else 0.0
+
+
+class _EngineCounts(Collector):
+    """What the backend counts itself: how long it took to free what aborted requests held, and drafted tokens."""
 
     def __init__(self, load: Callable[[], LoadReport]) -> None:
         self._load = load
@@ -109,6 +115,9 @@ class _Aborts(Collector):
             count_value=load.aborts,
             sum_value=load.abort_seconds,
         )
+        drafted, accepted = load.drafted_tokens, load.accepted_tokens
+        yield CounterMetricFamily("tailrace_drafted_tokens", "Tokens guessed and computed ahead", value=drafted)
+        yield CounterMetricFamily("tailrace_accepted_tokens", "Drafted tokens that were right", value=accepted)
 
 
 def _counter(name: str, text: str, registry: CollectorRegistry) -> Counter:

@@ -59,6 +59,10 @@ class Timeline:
         self._earliest(Phase.DECODE, facts.first_token, first)
         post = _microseconds(facts.finished)
         self._starts[Phase.POST] = post if first else max(post, self._starts[Phase.POST])
+        for name, count in (("drafted_tokens", facts.drafted_tokens), ("accepted_tokens", facts.accepted_tokens)):
+            before = self.facts.get(name, 0)
+            assert isinstance(before, int)
+            self.facts[name] = before + count
 
     def close(self, outcome: str) -> bool:
         """End the record; False when it had ended before (nothing changes then)."""

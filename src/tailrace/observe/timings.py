@@ -12,7 +12,8 @@ _QUEUE = (Phase.CLASSIFY, Phase.ADMISSION, Phase.WAIT, Phase.ROUTE, Phase.QUEUE)
 @dataclass(frozen=True, slots=True)
 class Timings:
     """Milliseconds. `ingress` to `post` add up to `total`. `tpot` is the mean time per token after the first, of the
-    longest choice; `ttft` counts from the socket. None where there was no token to measure."""
+    longest choice; `ttft` counts from the socket. Of the `drafted_tokens` (guesses that were computed ahead),
+    `accepted_tokens` are among the answer's. None where there was no token to measure."""
 
     ingress_ms: float
     render_ms: float
@@ -26,6 +27,8 @@ class Timings:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
     tokens_per_second: float | None
 
     def body(self) -> dict[str, object]:
@@ -51,6 +54,8 @@ def timings(timeline: Timeline) -> Timings:
         prompt_tokens=_count(timeline, "prompt_tokens"),
         cached_tokens=_count(timeline, "cached_tokens"),
         completion_tokens=tokens,
+        drafted_tokens=_count(timeline, "drafted_tokens"),
+        accepted_tokens=_count(timeline, "accepted_tokens"),
         tokens_per_second=round(tokens * 1e6 / working, 2) if tokens and working else None,
     )
 

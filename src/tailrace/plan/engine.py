@@ -64,11 +64,11 @@ class RecordedAnswers:
 
     def sample(self, plan: StepPlan) -> StepResult:
         now, tokens = self._clock.now(), []
-        for sequence in plan.samplers:
+        for sequence, behind in zip(plan.samplers, plan.behind, strict=True):
             group = sequence.group
             answer = self._answers[group.request.id]
             answer.note(now)
-            done = sequence.known + 1 - group.prompt_tokens >= answer.length
+            done = sequence.known + 1 + behind - group.prompt_tokens >= answer.length
             tokens.append(END if done else WORD)
         return StepResult(tokens, _NOTHING, _NO_IDS, _NO_TOPS)
 

@@ -41,6 +41,8 @@ class TimingsBody(BaseModel):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
     tokens_per_second: float | None
 
 

@@ -171,3 +171,18 @@ def test_check_finds_a_leak_and_a_wrong_count() -> None:
     kv.pool.refs[table.blocks[1]] = 0
     with pytest.raises(AssertionError, match="leaked"):
         kv.check()
+
+
+def test_trimming_gives_back_what_lies_behind() -> None:
+    kv = manager()
+    table = computed(kv, prompt(130))
+    assert kv.reserve(table, 130, 300)
+    changes = table.changes
+    kv.trim(table, 131)
+    assert (len(table.blocks), kv.pool.free) == (3, 5)
+    assert table.changes > changes
+    kv.trim(table, 131)
+    assert len(table.blocks) == 3
+    kv.check([table])
+    with pytest.raises(AssertionError, match="named"):
+        kv.trim(table, 64)

@@ -135,3 +135,20 @@ def test_forced_tokens_are_the_only_bias() -> None:
     assert [list(bias(found, row)) for row in range(2)] == [[5], [6]]
     assert found.logprobs.tolist() == [3, 3]
     assert found.temperature.tolist() == [0.0, 0.0]
+
+
+def test_rows_behind_guesses_are_sampled_as_if_those_had_been_generated() -> None:
+    batch = SamplingBatch(2, END)
+    stop = StopConditions(max_tokens=20, min_tokens=3)
+    sampling = SamplingParams(presence_penalty=0.5, repetition_penalty=1.25)
+    one, other = sequence(0, sampling, stop), sequence(1, SamplingParams())
+    one.append(7)
+    one.tokens[4:6] = 9, 6
+    found = batch.parameters([one, other, one, one], [0, 0, 1, 2])
+    assert found.position.tolist() == [4, 3, 5, 6]
+    assert [history(found, row) for row in range(4)] == [
+        {8: 0, 9: 0, 7: 1}, {}, {8: 0, 9: 1, 7: 1}, {8: 0, 9: 1, 7: 1, 6: 1}
+    ]  # fmt: skip
+    assert [bias(found, row) for row in range(4)] == [{2: -np.inf}, {}, {2: -np.inf}, {}]
+    one.append(8)
+    assert history(batch.parameters([one]), 0) == {8: 1, 9: 0, 7: 1}

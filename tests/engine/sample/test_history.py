@@ -20,3 +20,19 @@ def test_each_id_once_with_its_generated_count(prompt: list[int], generated: lis
     assert len(found) == len(history.ids)
     assert found == {token: generated.count(token) for token in {*prompt, *generated}}
     assert history.generated == len(generated)
+
+
+@given(tokens, tokens, tokens)
+def test_looking_ahead_is_as_pushing_and_changes_nothing(prompt: list[int], before: list[int], more: list[int]) -> None:
+    history, pushed = History(np.array(prompt, np.int32)), History(np.array(prompt, np.int32))
+    for token in before:
+        history.push(token)
+    for token in before + more:
+        pushed.push(token)
+    ids, counts = history.ahead(more)
+    assert dict(zip(ids.tolist(), counts.tolist(), strict=True)) == dict(
+        zip(pushed.ids.tolist(), pushed.counts.tolist(), strict=True)
+    )
+    assert len(ids) == len(set(ids.tolist()))
+    assert (ids.dtype, counts.dtype) == (np.int32, np.int32)
+    assert history.counts.sum() == len(before)

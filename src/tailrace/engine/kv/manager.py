@@ -180,6 +180,16 @@ class KvManager:
         table.blocks.clear()
         table.path.clear()
 
+    def trim(self, table: BlockTable, tokens: int) -> None:
+        """Give up the blocks behind the first `tokens` positions: what was written there counts for nothing."""
+        keep = self.blocks_for(tokens)
+        assert keep >= len(table.path), "named blocks are never void"
+        while len(table.blocks) > keep:
+            block = table.blocks.pop()
+            table.changes += 1
+            if self.pool.drop(block):
+                self.pool.put_back(block)
+
     def take_copies(self) -> tuple[BlockCopy, ...]:
         """The copies that the next step must make first, in this order."""
         copies, self._copies = tuple(self._copies), []

@@ -63,8 +63,12 @@ class SamplingBatch:
         self._early: list[Bias | None] = [None] * slots  # the bias while below min_tokens
         self._gathered: tuple[list[int], tuple[F32, I32, F32, F32, U64, I32, F32], bool] | None = None
 
-    def parameters(self, samplers: Seq[Sequence]) -> Parameters:
-        """The arrays for these sequences' next tokens, in this order. Valid until the next call."""
+    def parameters(self, samplers: Seq[Sequence], behind: Seq[int] | None = None) -> Parameters:
+        """The arrays for these sequences' next tokens, in this order. Valid until the next call.
+
+        `behind`: how many guesses stand between what is known and each row's token. They are in the sequence's tokens,
+        and the row is sampled as if they had been generated.
+        """
         slots = [sequence.slot for sequence in samplers]
         changed = self._enter(samplers, slots)
         if changed or self._gathered is None or self._gathered[0] != slots:
@@ -72,11 +76,14 @@ class SamplingBatch:
         _, (temperature, top_k, top_p, min_p, key, logprobs, penalties), plain = self._gathered
         known = [sequence.known or sequence.group.prompt_tokens for sequence in samplers]
         position = np.array(known, np.int32)
+        if behind is not None:
+            position += np.array(behind, np.int32)
         if plain:
             starts = np.zeros(len(slots) + 1, np.int32)
             extras = (starts, _NO_IDS, _NO_IDS, starts, _NO_IDS, _NO_VALUES)
         else:
-            extras = (*self._histories(samplers), *self._biases(samplers))
+            ahead = behind or [0] * len(slots)
+            extras = (*self._histories(samplers, ahead), *self._biases(samplers, ahead))
         return Parameters(temperature, top_k, top_p, min_p, key, position, logprobs, penalties, *extras)
 
     def _enter(self, samplers: Seq[Sequence], slots: list[int]) -> bool:
@@ -119,23 +126,25 @@ class SamplingBatch:
             self._history[slot] is None and self._bias[slot] is None and self._early[slot] is None for slot in slots
         )
 
-    def _histories(self, samplers: Seq[Sequence]) -> tuple[I32, I32, I32]:
-        parts: list[History | None] = []
-        for sequence in samplers:
+    def _histories(self, samplers: Seq[Sequence], behind: Seq[int]) -> tuple[I32, I32, I32]:
+        parts: list[tuple[I32, I32]] = []
+        for sequence, more in zip(samplers, behind, strict=True):
             history = self._history[sequence.slot]
-            if history is not None and sequence.known:
+            if history is None:
+                parts.append((_NO_IDS, _NO_IDS))
+                continue
+            if sequence.known:
                 start = sequence.group.prompt_tokens + history.generated
                 for token in sequence.tokens[start : sequence.known].tolist():
                     history.push(token)
-            parts.append(history)
-        ids = [_NO_IDS if part is None else part.ids for part in parts]
-        counts = [_NO_IDS if part is None else part.counts for part in parts]
+            parts.append(history.ahead(sequence.tokens[sequence.known : sequence.known + more].tolist()))
+        ids, counts = [part[0] for part in parts], [part[1] for part in parts]
         return _starts(ids), np.concatenate(ids), np.concatenate(counts)
 
-    def _biases(self, samplers: Seq[Sequence]) -> tuple[I32, I32, F32]:
+    def _biases(self, samplers: Seq[Sequence], behind: Seq[int]) -> tuple[I32, I32, F32]:
         parts: list[Bias | None] = []
-        for sequence in samplers:
-            early = max(sequence.generated, 0) < sequence.group.request.stop.min_tokens
+        for sequence, more in zip(samplers, behind, strict=True):
+            early = max(sequence.generated, 0) + more < sequence.group.request.stop.min_tokens
             parts.append((self._early if early else self._bias)[sequence.slot])
         ids = [_NO_IDS if part is None else part.ids for part in parts]
         values = [_NO_VALUES if part is None else part.values for part in parts]

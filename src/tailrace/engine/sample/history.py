@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,6 +34,20 @@ class History:
             self._size += 1
         self._counts[place] += 1
         self.generated += 1
+
+    def ahead(self, tokens: list[int]) -> tuple[I32, I32]:
+        """(ids, counts) as they were after these tokens too; changes nothing."""
+        if not tokens:
+            return self.ids, self.counts
+        counts, new = self.counts.copy(), Counter[int]()
+        for token in tokens:
+            place = self._place.get(token)
+            if place is None:
+                new[token] += 1
+            else:
+                counts[place] += 1
+        more = np.array([*new.keys()], np.int32), np.array([*new.values()], np.int32)
+        return np.concatenate([self.ids, more[0]]), np.concatenate([counts, more[1]])
 
     @property
     def ids(self) -> I32:

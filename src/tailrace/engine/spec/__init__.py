@@ -1,0 +1,1 @@
+"""Speculative decoding without loss: guessing tokens, and keeping those that would have been sampled anyway."""
