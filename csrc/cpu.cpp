@@ -17,8 +17,9 @@ struct Features {
   bool avx512 = false, avx512_vnni = false, avx512_bf16 = false;
   bool amx_tile = false, amx_int8 = false, amx_bf16 = false, amx_permitted = false;
   bool avx2_set() const { return avx2 && fma && f16c && bmi2; }
+  bool avx512_set() const { return avx2_set() && avx512 && avx512_vnni; }
   bool amx_set() const {
-    return avx2_set() && avx512 && avx512_vnni && avx512_bf16 && amx_tile && amx_int8 && amx_bf16 && amx_permitted;
+    return avx512_set() && avx512_bf16 && amx_tile && amx_int8 && amx_bf16 && amx_permitted;
   }
 };
 
@@ -102,6 +103,7 @@ std::vector<const Kernels*> runnable_variants() {
 #if defined(TAILRACE_HAVE_AMX)
   add_if(list, features().amx_set(), amx_kernels());
 #endif
+  add_if(list, features().avx512_set(), avx512_kernels());
   add_if(list, features().avx2_set(), avx2_kernels());
   add_if(list, true, portable_kernels());
   return list;
@@ -112,6 +114,7 @@ std::vector<const Kernels*> testable_variants() {
 #if defined(TAILRACE_HAVE_AMX)
   add_if(list, features().avx2_set(), amx_emulated_kernels());
 #endif
+  add_if(list, features().avx2_set(), avx512_emulated_kernels());
   return list;
 }
 

@@ -15,11 +15,13 @@
 //
 // Ops of a variant:
 //   kRows                                      rows of the register tile
+//   row_stride(w, m)                           bytes between quantized rows
+//   dot_bf16(rows, x[], panel, pairs, out, out_stride, first)
+//   products(tile, work, sums)                 the integer sums of a task: widened_products, given the following, or its own
 //   kStreamNibbles, kStreamBytes               up to this many rows weights are widened as they stream, anew for each strip
 //   stream_int8 / stream_nib4(rows, x, k, panel, sums)   sums[r * 32 + 0..15] = dot products over all k, rows <= kRows
 //   expand_int8 / expand_nib4(panel, k0, k1, out)   int16 [(k1-k0)/2][16][2]
 //   dot_int16(rows, x, stride, panel, pairs, sums, first)   as dot_bf16 for integers; sums have a row stride of 32
-//   dot_bf16(rows, x[], panel, pairs, out, out_stride, first)
 
 constexpr int kPanel = 16;
 constexpr int kPanelChunk = 1024;         // inputs widened at a time: 32 KB of scratch
@@ -109,7 +111,7 @@ inline void read_row(const Linear& consumer, const QuantRows& rows, int row, int
 // Rows of a task: at most what fits L2, a multiple of the register tile, evenly spread.
 template <class Ops>
 int row_block(const Linear& w, int m) {
-  int64_t most = kRowBlockBytes / row_stride_bytes(w.format, w.k) / Ops::kRows * Ops::kRows;
+  int64_t most = kRowBlockBytes / Ops::row_stride(w, m) / Ops::kRows * Ops::kRows;
   if (most > kMaxRowBlock) most = kMaxRowBlock / Ops::kRows * Ops::kRows;
   if (most < 4 * Ops::kRows) most = 4 * Ops::kRows;
   if (m <= most) return m;
@@ -146,6 +148,8 @@ struct Tile {
   const uint8_t* rows;    // first row of the block
   int64_t stride;         // bytes between rows
   int first, count;       // rows
+  int column;             // first output
+  int m;                  // rows of the whole batch
 };
 
 // Rows of each sweep, as even as the register tile allows: 8 rows are 4 + 4, not 6 + 2.
@@ -198,6 +202,16 @@ void sweep_panel(const Tile& tile, int p, int16_t* wide, int32_t* sums) {
       Ops::dot_int16(rows, x, tile.stride / 2, wide, (k1 - k0) / 2, sums + r * kTileColumns, k0 == 0);
     }
   }
+}
+
+// work: one chunk of a panel as int16.
+template <class Ops>
+void widened_products(const Tile& tile, uint8_t* work, int32_t* sums) {
+  if (tile.count <= (tile.w->format == Format::nib4 ? Ops::kStreamNibbles : Ops::kStreamBytes)) {
+    stream_panels<Ops>(tile, sums);
+    return;
+  }
+  for (int p = 0; p < tile.panel_count; ++p) sweep_panel<Ops>(tile, p, reinterpret_cast<int16_t*>(work), sums + p * kPanel);
 }
 
 template <class Ops>
@@ -254,24 +268,20 @@ void gemm(const GemmTask& task, int index, int threads, const Scratch& scratch) 
   tile.panel_count = panels;
   tile.first = index / tiles * block;
   tile.count = task.x.m - tile.first < block ? task.x.m - tile.first : block;
-  tile.stride = row_stride_bytes(w.format, w.k);
+  tile.stride = Ops::row_stride(w, task.x.m);
   tile.rows = task.x.data + tile.first * tile.stride;
   tile.panels = w.packed + index % tiles * bytes;
   tile.next = tile.panels + threads * bytes;
-  int16_t* wide = reinterpret_cast<int16_t*>(scratch.data);
-  int32_t* sums = reinterpret_cast<int32_t*>(wide + kPanelChunk * kPanel);
-  const int column = index % tiles * columns;
+  tile.column = index % tiles * columns;
+  tile.m = task.x.m;
+  int32_t* sums = reinterpret_cast<int32_t*>(scratch.data);
   if (w.format == Format::bf16) {
     sweep_bf16<Ops>(tile, reinterpret_cast<float*>(sums));
   } else {
-    if (tile.count <= (w.format == Format::nib4 ? Ops::kStreamNibbles : Ops::kStreamBytes)) {
-      stream_panels<Ops>(tile, sums);
-    } else {
-      for (int p = 0; p < panels; ++p) sweep_panel<Ops>(tile, p, wide, sums + p * kPanel);
-    }
-    scale_sums(sums, tile.count, columns, w.scale + column, task.x.step + tile.first);
+    Ops::products(tile, scratch.data + kMaxRowBlock * kTileColumns * sizeof(int32_t), sums);
+    scale_sums(sums, tile.count, columns, w.scale + tile.column, task.x.step + tile.first);
   }
-  write_tile(task, reinterpret_cast<const float*>(sums), column, columns, tile.first, tile.count);
+  write_tile(task, reinterpret_cast<const float*>(sums), tile.column, columns, tile.first, tile.count);
 }
 
 template <class Ops>

@@ -60,7 +60,7 @@ struct Linear {
 };
 
 // Quantized rows, laid out as the variant likes (rows_bytes() long, 64-byte aligned, room for round_up(m, 32) rows;
-// bytes never written are zero or from an earlier call).
+// bytes never written are zero or from an earlier call). The layout may depend on m: who writes rows and who reads them give the same.
 struct QuantRows {
   uint8_t* data = nullptr;
   float* step = nullptr;  // [m]; unused for bf16
@@ -241,6 +241,8 @@ struct Kernels {
 // Null when the variant was not built.
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();           // variant_avx512.cpp
+const Kernels* avx512_emulated_kernels();  // variant_avx512.cpp with TAILRACE_AVX512_EMULATED: the same code, its operations emulated
 const Kernels* amx_kernels();           // variant_amx.cpp
 const Kernels* amx_emulated_kernels();  // variant_amx.cpp with TAILRACE_AMX_EMULATED: the same code on emulated tiles
 

@@ -82,8 +82,7 @@ class Model::Step::Member {
         parts_(step.parts_),
         space_(step.space_),
         batch_(batch),
-        lead_(place.index() == 0),
-        rows_{space_.rows.data(), space_.steps.as<float>(), batch.rows} {
+        lead_(place.index() == 0) {
     kv_.base = kv.base();
     kv_.layout = kv.layout();
     split_scratch(space_.scratch[place.index()]);
@@ -141,14 +140,16 @@ class Model::Step::Member {
   }
 
   void multiply(Part part, const OwnedLinear& w, FloatView out, int rows, Activation gate = Activation::none) {
-    rows_.m = rows;
-    const GemmTask task{&w.view, rows_, out, gate};
+    const GemmTask task{&w.view, quantized(rows), out, gate};
     const int threads = step_.team_.threads();
     phase(part, kernels_.gemm_tasks(task, threads), [&](int i) { kernels_.gemm(task, i, threads, scratch_); });
   }
 
+  QuantRows quantized(int rows) const { return {space_.rows.data(), space_.steps.as<float>(), rows}; }
+
   // `behind` is the norm of the sublayer that left the delta; empty when it has none.
-  NormTask norm_task(const std::vector<float>& weight, const OwnedLinear& consumer, FloatView delta, const std::vector<float>& behind) {
+  NormTask norm_task(int rows, const std::vector<float>& weight, const OwnedLinear& consumer, FloatView delta,
+                     const std::vector<float>& behind) {
     NormTask task;
     task.residual = residual_;
     task.hidden = spec_.hidden;
@@ -157,7 +158,7 @@ class Model::Step::Member {
     task.weight = weight.data();
     task.eps = spec_.norm_eps;
     task.consumer = &consumer.view;
-    task.out = rows_;
+    task.out = quantized(rows);
     return task;
   }
 
@@ -173,8 +174,8 @@ class Model::Step::Member {
   void qkv(int i) {
     const Layer& layer = parts_.layers[i];
     const int rows = batch_.rows;
-    const NormTask norm = i == 0 ? norm_task(layer.attn_norm, layer.qkv, {}, {})
-                                 : norm_task(layer.attn_norm, layer.qkv, delta(rows), parts_.layers[i - 1].ffn_out_norm);
+    const NormTask norm = i == 0 ? norm_task(rows, layer.attn_norm, layer.qkv, {}, {})
+                                 : norm_task(rows, layer.attn_norm, layer.qkv, delta(rows), parts_.layers[i - 1].ffn_out_norm);
     each_row(i == 0 ? Part::embed : Part::norm, rows, [&](int row) {
       if (i == 0) kernels_.embed_row(parts_.embedding, batch_.token_ids[row], residual_ + int64_t{row} * spec_.hidden);
       kernels_.norm_row(norm, row, scratch_);
@@ -212,7 +213,7 @@ class Model::Step::Member {
     window_ = spec_.windows[i];
     phase(Part::attention, static_cast<int>(plan.tiles.size()), [&](int t) { tile(plan.tiles[t]); });
     const int width = spec_.heads * spec_.head_dim;
-    const QuantTask quant{row_major(space_.attention.as<float>(), width), &layer.o.view, rows_};
+    const QuantTask quant{row_major(space_.attention.as<float>(), width), &layer.o.view, quantized(rows)};
     each_row(Part::attention, rows, [&](int row) {
       if (plan.rows[row].segments > 0) merge_row(plan.rows[row], row);
       kernels_.quantize_row(quant, row, scratch_);
@@ -273,11 +274,11 @@ class Model::Step::Member {
   }
 
   void feed_forward(const Layer& layer, int rows) {
-    const NormTask norm = norm_task(layer.ffn_norm, layer.gate_up, delta(rows), layer.attn_out_norm);
+    const NormTask norm = norm_task(rows, layer.ffn_norm, layer.gate_up, delta(rows), layer.attn_out_norm);
     each_row(Part::norm, rows, [&](int row) { kernels_.norm_row(norm, row, scratch_); });
     const FloatView activated = blocked(space_.activated.as<float>(), rows, kTileColumns / 2);
     multiply(Part::gemm, layer.gate_up, activated, rows, spec_.activation);
-    const QuantTask quant{activated, &layer.down.view, rows_};
+    const QuantTask quant{activated, &layer.down.view, quantized(rows)};
     each_row(Part::norm, rows, [&](int row) { kernels_.quantize_row(quant, row, scratch_); });
     multiply(Part::gemm, layer.down, delta(rows), rows);
   }
@@ -293,7 +294,7 @@ class Model::Step::Member {
   }
 
   void head() {
-    NormTask norm = norm_task(parts_.final_norm, parts_.head, delta(batch_.logits), parts_.layers.back().ffn_out_norm);
+    NormTask norm = norm_task(batch_.logits, parts_.final_norm, parts_.head, delta(batch_.logits), parts_.layers.back().ffn_out_norm);
     norm.normed = space_.hidden.as<float>();
     each_row(Part::norm, batch_.logits, [&](int row) { kernels_.norm_row(norm, row, scratch_); });
     const int stride = static_cast<int>(step_.logits_.stride);
@@ -312,7 +313,6 @@ class Model::Step::Member {
   Workspace& space_;
   const Batch& batch_;
   const bool lead_;
-  QuantRows rows_;
   KvView kv_;
   int window_ = 0;
   float* residual_ = space_.residual.as<float>();

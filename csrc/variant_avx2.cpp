@@ -158,6 +158,9 @@ struct Avx2Ops {
   static constexpr int kRows = 6;
   static constexpr int kStreamNibbles = kRows, kStreamBytes = 2 * kRows;
 
+  static int64_t row_stride(const Linear& w, int) { return row_stride_bytes(w.format, w.k); }
+  static void products(const Tile& tile, uint8_t* work, int32_t* sums) { widened_products<Avx2Ops>(tile, work, sums); }
+
   static void expand_int8(const uint8_t* panel, int k0, int k1, int16_t* out) {
     panel += int64_t{k0} * kPanel;
     for (int i = 0; i < (k1 - k0) * kPanel; i += 16) {

@@ -33,6 +33,9 @@ struct PortableOps {
   static constexpr int kRows = 6;
   static constexpr int kStreamNibbles = kRows, kStreamBytes = kRows;
 
+  static int64_t row_stride(const Linear& w, int) { return row_stride_bytes(w.format, w.k); }
+  static void products(const Tile& tile, uint8_t* work, int32_t* sums) { widened_products<PortableOps>(tile, work, sums); }
+
   static void expand_int8(const uint8_t* panel, int k0, int k1, int16_t* out) {
     const int8_t* from = reinterpret_cast<const int8_t*>(panel) + int64_t{k0} * kPanel;
     for (int i = 0; i < (k1 - k0) * kPanel; ++i) out[i] = from[i];

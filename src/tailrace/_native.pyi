@@ -17,10 +17,10 @@ SEGMENT_TOKENS: int  # keys in one attention segment; partial results are merged
 
 def cpu_features() -> dict[str, bool]: ...
 def variants() -> list[str]:
-    """Kernel variants this CPU can run, best first ("amx", "avx2", "portable")."""
+    """Kernel variants this CPU can run, best first ("amx", "avx512", "avx2", "portable")."""
 
 def test_variants() -> list[str]:
-    """Those of `variants()` plus the ones that exist only to be tested ("amx-emulated")."""
+    """Those of `variants()` plus the ones that exist only to be tested ("amx-emulated", "avx512-emulated")."""
 
 class ModelSpec(TypedDict):
     layers: int

@@ -27,7 +27,9 @@ from tailrace.policy import TABLES, Policy, read_policy
 class EngineConfig:
     """What runs and in how much memory. 0 and "auto" mean: found out at start and printed."""
 
-    model: str = knob("smollm2:135m", "name of a model, hf:ORG/REPO, or a path to a .gguf file or a model folder")
+    model: str = knob(
+        "smollm2:135m", "name of a model, hf:ORG/REPO, or a path to a .gguf file or a model folder", filled=True
+    )
     served_name: str = knob("", "name that clients use; empty: the model's own")
     weights: str = knob("auto", "packed weights", choices=("auto", "int8", "bf16"))
     isa: str = knob("auto", "kernel variant; auto: the best this CPU runs")
@@ -55,7 +57,7 @@ class ControlConfig:
 class ApiConfig:
     """The HTTP door. `api_keys` holds SHA-256 hex digests after loading; empty: no authentication."""
 
-    host: str = knob("127.0.0.1", "address to listen on")
+    host: str = knob("127.0.0.1", "address to listen on", filled=True)
     port: int = knob(8000, "port to listen on; 0: any free one", low=0, high=65_535)
     api_keys: tuple[str, ...] = knob((), "accepted key, or sha256:HEX of one; may be repeated", unit="key")
     api_key_file: str = knob("", "file of accepted keys, one a line; # starts a comment")

@@ -7,9 +7,12 @@ TailraceError
 │   ├── TemplateRefused           400  the chat template's own reason
 │   ├── Unsupported               400  a known field that is not built yet
 │   ├── Unauthorized              401
+│   ├── Forbidden                 403  the key is good, but not for this
 │   ├── ModelNotFound             404
 │   ├── BodyTooLarge              413
-│   └── QueueFull                 429  + Retry-After
+│   ├── QueueFull                 429  + Retry-After
+│   ├── RateLimited               429  + Retry-After: the caller's own limit
+│   └── BudgetExhausted           429  trying again does not help
 ├── Unavailable             503  + Retry-After (not ready, draining)
 ├── InternalError           500  one request's processing failed
 ├── ModelFileError          a model file that cannot be used (start-up and CLI)
@@ -34,6 +37,7 @@ class TailraceError(Exception):
         self.message = message
         self.param = param
         self.retry_after = retry_after  # seconds; None when trying again does not help
+        self.detail: dict[str, object] = {}  # numbers behind the message, for machines
         if code is not None:
             self.code = code
 
@@ -47,6 +51,8 @@ class TailraceError(Exception):
         }
         if self.retry_after is not None:
             error["retry_after_ms"] = round(self.retry_after * 1000)
+        if self.detail:
+            error["detail"] = self.detail
         return {"error": error}
 
 
@@ -77,6 +83,12 @@ class Unauthorized(RequestError):
     code = "invalid_api_key"
 
 
+class Forbidden(RequestError):
+    status = 403
+    type = "permission_error"
+    code = "not_allowed"
+
+
 class ModelNotFound(RequestError):
     status = 404
     code = "model_not_found"
@@ -91,6 +103,18 @@ class QueueFull(RequestError):
     status = 429
     type = "rate_limit_error"
     code = "queue_full"
+
+
+class RateLimited(RequestError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
+class BudgetExhausted(RequestError):
+    status = 429
+    type = "insufficient_quota"
+    code = "budget_exhausted"
 
 
 class Unavailable(TailraceError):

@@ -22,6 +22,7 @@ class Rule:
     unit: str = ""
     low: float | None = None
     high: float | None = None
+    filled: bool = False  # a text that must not be empty
 
     def accepts(self, kind: object) -> str:
         """What may be written for a setting of this type, for messages and help."""
@@ -30,11 +31,13 @@ class Rule:
         if kind is bool:
             return "true | false"
         if kind is str or kind == tuple[str, ...]:
-            return "text"
+            return "text that is not empty" if self.filled else "text"
         return _KINDS.get(self.unit, "a whole number" if kind is int else "a number") + self._range()
 
     def allows(self, value: object) -> bool:
         if self.choices and value not in self.choices:
+            return False
+        if self.filled and isinstance(value, str) and not value.strip():
             return False
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return True

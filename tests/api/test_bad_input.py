@@ -123,6 +123,18 @@ async def test_routes_and_methods_that_do_not_exist() -> None:
             assert response.json()["error"]["type"] == "invalid_request_error"
 
 
+async def test_head_is_get_without_its_body() -> None:
+    async with in_process(make_state()) as client:
+        for path in ("/health", "/health/live", "/metrics", "/v1/models", "/v1/models/fake", "/openapi.json"):
+            head, get = await client.head(path), await client.get(path)
+            assert (head.status_code, head.content) == (200, b"")
+            assert head.headers["content-type"] == get.headers["content-type"]
+        missing = await client.head("/v1/models/nope")
+        assert (missing.status_code, missing.content) == (404, b"")
+        assert int(missing.headers["content-length"]) > 0
+        assert (await client.head(CHAT)).status_code == 405
+
+
 @pytest.mark.parametrize("length", [510, 511, 512, 513, 2048])
 async def test_the_border_of_the_context(length: int) -> None:
     async with in_process(make_state()) as client:

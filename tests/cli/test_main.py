@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -91,6 +93,44 @@ def test_python_m_tailrace_is_the_same_program() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(SOURCE)})
     assert result.returncode == 2
     assert result.stderr == "error: api.port = '-1' (--port): accepted is a whole number from 0 to 65535\n"
+
+
+def test_ctrl_c_before_anything_runs_shows_no_traceback(tmp_path: Path) -> None:
+    """Typer, the first thing that takes time to import, is one that says when that begins and never ends."""
+    (tmp_path / "typer.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    environment = {"PYTHONPATH": f"{tmp_path}:{SOURCE}"}
+    command = [sys.executable, "-m", "tailrace", "serve"]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == -signal.SIGINT
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("serve", ""), "engine.model = '' (--model): accepted is text that is not empty"),
+        (("serve", "--host", "300.1.2.3", "no-such-model"), "cannot listen on 300.1.2.3 port 8000: "),
+        (("serve", "--host", "a" * 300, "no-such-model"), "cannot listen on aaa"),
+        (("serve", "--host", ""), "api.host = '' (--host): accepted is text that is not empty"),
+    ],
+)
+def test_settings_are_refused_before_a_model_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], said: str
+) -> None:
+    assert call(monkeypatch, *flags) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_models_ends_with_every_form_of_a_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert call(monkeypatch, "models", "--store", str(tmp_path)) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    forms = ("hf:ORG/REPO,", "hf:ORG/REPO:FILE", "hf:ORG/REPO@REVISION[:FILE]", ".gguf", "config.json")
+    assert [form for form in forms if form not in last] == []
 
 
 def test_a_value_is_shown_as_people_write_it() -> None:

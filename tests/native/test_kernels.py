@@ -371,16 +371,15 @@ def test_sharp_and_flat_softmax(variant: str) -> None:
     np.testing.assert_allclose(out, exact_attention(q, keys, values, 598), atol=tolerance, rtol=0)
 
 
-def test_portable_and_avx2_agree_on_every_integer() -> None:
-    pair = [v for v in ("portable", "avx2") if v in VARIANTS]
+@pytest.mark.parametrize("m", [1, 3, 9])
+def test_variants_agree_on_every_integer(m: int) -> None:
     rng = np.random.default_rng(5)
-    q, a, b, _ = random_nibbles(rng, 64, 576)
-    wide, x = wide_channels(rng, 576, 64), rng.normal(size=(9, 576)).astype(F)
-    results = [
-        testing.gemm(v, "nib4", _native.pack_nib4(v, q, a, b, wide), 64, np.ones(64, F), wide, x, "", _native.Team(1))[
-            0
-        ]
-        for v in pair
-    ]
-    for result in results[1:]:
-        np.testing.assert_array_equal(result, results[0])
+    q, a, b, w8 = random_nibbles(rng, 64, 576)
+    wide = wide_channels(rng, 576, 64)
+    x = spread_rows(rng, m, 576, wide)
+    team, scale = _native.Team(1), np.ones(64, F)
+    for variant in VARIANTS:
+        nibbles, bytes_ = _native.pack_nib4(variant, q, a, b, wide), _native.pack_int8(variant, w8, wide)
+        for fmt, packed in (("nib4", nibbles), ("int8", bytes_)):
+            y, _ = testing.gemm(variant, fmt, packed, 64, scale, wide, x, "", team)
+            np.testing.assert_array_equal(y, integer_product(x, w8, scale, wide), err_msg=f"{variant} {fmt}")

@@ -32,12 +32,17 @@ class Edge:
         request_id = _request_id(scope)
         scope.setdefault("state", {}).update(timeline=Timeline(self._clock), request_id=request_id)
         started = False
+        bodiless = scope["method"] == "HEAD"
+        if bodiless:  # what GET would answer, without its body
+            scope = {**scope, "method": "GET"}
 
         async def send_with_id(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            elif bodiless:
+                message["body"] = b""
             await send(message)
 
         try:

@@ -17,7 +17,7 @@ import uvicorn
 
 from tailrace.api.app import AppState, create_app
 from tailrace.api.connection import BoundedConnection
-from tailrace.errors import ConfigError
+from tailrace.api.listener import bound, listen
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +48,19 @@ class Service:
         self._ending: asyncio.Task[None] | None = None
         self._forced: asyncio.Task[None] | None = None
 
-    async def run(self, *, on_listening: Callable[[str], None] | None = None, signals: bool = True) -> None:
-        """Serve until stopped. `on_listening` gets the address, with the real port. Raises ConfigError when the
-        address cannot be had."""
-        listener = _bind(self._state.config.api.host, self._state.config.api.port)
-        host, port = listener.getsockname()[:2]
+    async def run(
+        self,
+        *,
+        listener: socket.socket | None = None,
+        on_listening: Callable[[str], None] | None = None,
+        signals: bool = True,
+    ) -> None:
+        """Serve until stopped, on a socket of `api.listener` or else the configured address. `on_listening` gets the
+        address, with the real port. Raises ConfigError when the address cannot be had."""
+        listener = listener or bound(self._state.config.api.host, self._state.config.api.port)
+        address = listen(listener)
         if on_listening is not None:
-            on_listening(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+            on_listening(address)
         with _handling(self.stop) if signals else contextlib.nullcontext():
             await self._server.serve(sockets=[listener])
         for task in (self._ending, self._forced):
@@ -94,24 +100,14 @@ class Service:
                 connection.transport.abort()
 
 
-async def serve(state: AppState, *, on_listening: Callable[[str], None] | None = None) -> None:
+async def serve(
+    state: AppState,
+    *,
+    listener: socket.socket | None = None,
+    on_listening: Callable[[str], None] | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT; see Service."""
-    await Service(state).run(on_listening=on_listening)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family[0], family[1])
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(family[4])
-        listener.listen()  # from here on connections wait instead of being refused, so the address may be told
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}. Choose another --host or --port",
-            param="api.port",
-        ) from None
-    return listener
+    await Service(state).run(listener=listener, on_listening=on_listening)
 
 
 @contextlib.contextmanager

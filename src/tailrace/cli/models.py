@@ -8,6 +8,11 @@ from tailrace.engine.store.store import Store
 from tailrace.terminal import byte_bars
 from tailrace.units import human_bytes
 
+FORMS = (
+    "Wherever a name does, these work too: hf:ORG/REPO, hf:ORG/REPO:FILE and hf:ORG/REPO@REVISION[:FILE] of the "
+    "Hugging Face hub, the path of a .gguf file, and that of a folder with config.json, tokenizer.json and safetensors."
+)
+
 
 def pull_model(name: str, config: EngineConfig) -> None:
     with byte_bars() as report:
@@ -25,4 +30,4 @@ def list_models(config: EngineConfig) -> None:
         state = "[green]here[/]" if model.pulled else "not pulled"
         table.add_row(model.name, human_bytes(model.size), state, model.license, model.summary)
     console().print(table)
-    console().print(f"[dim]The store is {store.root}. The path of a .gguf file works wherever a name does.[/]")
+    console().print(f"The store is {store.root}. {FORMS}", style="dim", markup=False)

@@ -8,12 +8,14 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib import import_module
+from socket import socket
 from threading import Thread
 
 import uvloop
 
+from tailrace.api.listener import bound
 from tailrace.cli.output import console, show_warning
 from tailrace.config import Config, Loaded, warnings
 from tailrace.control.pipeline import Pipeline
@@ -29,6 +31,12 @@ def run_server(loaded: Loaded) -> None:
     config = loaded.config
     for text in warnings(config):
         show_warning(text)
+    listener = bound(config.api.host, config.api.port)
+    with closing(listener):
+        _load_and_serve(config, listener, begin)
+
+
+def _load_and_serve(config: Config, listener: socket, begin: float) -> None:
     with importing("tailrace.api.server"):
         model = ready_model(config.engine)
     if model.template is None:
@@ -37,7 +45,7 @@ def run_server(loaded: Loaded) -> None:
     gc.freeze()  # what start-up made lives as long as the process: later collections need not look at it
     gc.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(model, config, begin))
+        runner.run(_serve(model, config, listener, begin))
 
 
 @contextmanager
@@ -56,7 +64,7 @@ def importing(module: str) -> Iterator[None]:
         thread.join()
 
 
-async def _serve(model: Model, config: Config, begin: float) -> None:
+async def _serve(model: Model, config: Config, listener: socket, begin: float) -> None:
     from tailrace.api.server import serve
     from tailrace.api.state import AppState
 
@@ -65,7 +73,11 @@ async def _serve(model: Model, config: Config, begin: float) -> None:
     try:
         pipeline = Pipeline(model.backend, config.control, model.clock, metrics)
         state = AppState(config, pipeline, model.tokenizer, model.template, metrics, model.clock)
-        await serve(state, on_listening=lambda url: print_ready(url, model, config, time.monotonic() - begin))
+        await serve(
+            state,
+            listener=listener,
+            on_listening=lambda url: print_ready(url, model, config, time.monotonic() - begin),
+        )
     finally:
         model.backend.close()
 

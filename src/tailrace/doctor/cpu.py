@@ -9,10 +9,11 @@ from tailrace.doctor.finding import Finding, Level
 from tailrace.doctor.machine import Machine
 
 _AVX2 = ("avx2", "fma", "f16c", "bmi2")
-_AVX512 = (*_AVX2, "avx512", "avx512_vnni", "avx512_bf16")
+_AVX512 = (*_AVX2, "avx512", "avx512_vnni")
 # What a kernel variant needs of the CPU, best first; a variant that is not listed explains itself by running or not.
 REQUIREMENTS = (
-    ("amx", (*_AVX512, "amx_tile", "amx_int8", "amx_bf16", "amx_permitted")),
+    ("amx", (*_AVX512, "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16", "amx_permitted")),
+    ("avx512", _AVX512),
     ("avx2", _AVX2),
     ("portable", ()),
 )

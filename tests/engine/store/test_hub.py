@@ -235,6 +235,9 @@ def chosen(text: str, *names: str) -> list[str]:
 def test_which_files_a_name_means() -> None:
     folder = ("config.json", "tokenizer.json", "model.safetensors")
     assert chosen("hf:o/r", *folder, "model-00001-of-00002.safetensors", "other.safetensors") == [*folder]
+    templates = ("chat_template.jinja", "chat_template.json", "additional_chat_templates/tool_use.jinja")
+    others = ("additional_chat_templates/README.md", "additional_chat_templates/a/b.jinja", "x.jinja")
+    assert sorted(chosen("hf:o/r", *folder, *templates, *others)) == sorted([*folder, *templates])
     assert chosen("hf:o/r", "config.json", "weights.safetensors") == ["config.json", "weights.safetensors"]
     assert chosen("hf:o/r", "config.json", "a.gguf") == ["a.gguf"]
     assert chosen("hf:o/r", "config.json", "onnx/x.safetensors", "a.gguf") == ["a.gguf"]

@@ -103,8 +103,20 @@ def test_where_the_template_is_found(tmp_path: Path) -> None:
     assert found(chat_template=several) == "D"
     assert open_checkpoint(folder).metadata["tokenizer.chat_template.tool_use"] == "T"
     assert found(chat_template=several[:1]) is None
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": "older"}))
+    assert found() == "older"
+    assert found(chat_template="A") == "A"
     (folder / "chat_template.jinja").write_text("file")
     assert found(chat_template="A") == "file"
+    more = folder / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text("for tools")
+    (more / "rag.jinja").write_text("not asked for")
+    assert found(chat_template=several) == "file"
+    assert open_checkpoint(folder).metadata["tokenizer.chat_template.tool_use"] == "for tools"
+    (folder / "chat_template.json").write_text("[")
+    with pytest.raises(ModelFileError, match=r"chat_template\.json"):
+        open_checkpoint(folder)
 
 
 def test_llama3_scaling_becomes_factors(tmp_path: Path) -> None:

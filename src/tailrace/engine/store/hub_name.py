@@ -14,13 +14,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tailrace.engine.weights.file_names import CONFIG, INDEX, PART_NAME, TEMPLATE, TOKENIZER_FILES, WEIGHTS, part_paths
+from tailrace.engine.weights.file_names import (
+    CONFIG,
+    INDEX,
+    MORE_TEMPLATES,
+    PART_NAME,
+    TEMPLATE,
+    TEMPLATE_JSON,
+    TOKENIZER_FILES,
+    WEIGHTS,
+    part_paths,
+)
 from tailrace.errors import StoreError
 
 PREFIX = "hf:"
 MAX_LISTED = 20  # files that an error message names
 _NAME = re.compile(r"hf:(?P<repo>\w[\w.-]*/\w[\w.-]*)(?:@(?P<revision>[\w./-]+))?(?::(?P<file>[^:]+))?", re.ASCII)
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+_MORE_TEMPLATES = re.compile(rf"{MORE_TEMPLATES}/[^/]+\.jinja")
 _PROJECTOR = "mmproj"  # GGUF files that hold an image encoder beside the model
 
 
@@ -101,7 +112,9 @@ def _gguf(name: HubName, files: Mapping[str, HubFile], main: str) -> Choice:
 
 
 def _folder(files: Mapping[str, HubFile]) -> Choice:
-    settings = [name for name in (CONFIG, "generation_config.json", *TOKENIZER_FILES, TEMPLATE) if name in files]
+    known = (CONFIG, "generation_config.json", *TOKENIZER_FILES, TEMPLATE, TEMPLATE_JSON)
+    settings = [name for name in known if name in files]
+    settings += sorted(file for file in files if _MORE_TEMPLATES.fullmatch(file))
     if WEIGHTS in files:
         weights = [WEIGHTS]
     elif INDEX in files:

@@ -10,6 +10,8 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 TEMPLATE = "chat_template.jinja"
+TEMPLATE_JSON = "chat_template.json"  # of older folders
+MORE_TEMPLATES = "additional_chat_templates"  # a folder of NAME.jinja
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 # One of several GGUF files of a model.

@@ -16,7 +16,15 @@ import numpy.typing as npt
 from tailrace.engine.models.hf import ROPE_FACTORS, FolderConfig
 from tailrace.engine.weights.checkpoint import TensorInfo, TensorType, read_json
 from tailrace.engine.weights.dequant import PLAIN, dequantize
-from tailrace.engine.weights.file_names import CONFIG, INDEX, TEMPLATE, TOKENIZER_FILES, WEIGHTS
+from tailrace.engine.weights.file_names import (
+    CONFIG,
+    INDEX,
+    MORE_TEMPLATES,
+    TEMPLATE,
+    TEMPLATE_JSON,
+    TOKENIZER_FILES,
+    WEIGHTS,
+)
 from tailrace.engine.weights.safetensors import SafetensorsFile
 from tailrace.errors import ModelFileError
 from tailrace.text.folder import token_text
@@ -127,14 +135,29 @@ def _texts(folder: Path) -> dict[str, str]:
 
 
 def _templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
-    """By name: one, or the list of tokenizer_config.json. The default one's own file goes first."""
-    found = settings.get("chat_template")
-    entries = found if isinstance(found, list) else [{"name": "default", "template": found}]
-    pairs = [(entry.get("name"), entry.get("template")) for entry in entries if isinstance(entry, dict)]
-    named = {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
-    path = folder / TEMPLATE
-    if path.is_file():
-        if path.stat().st_size > MAX_SETTINGS:
-            raise ModelFileError(f"{path} has more than {MAX_SETTINGS} bytes.")
-        named["default"] = path.read_text("utf-8", "replace")
-    return named
+    """By name. A template's own file goes before tokenizer_config.json, and that before chat_template.json."""
+    older = read_json(folder / TEMPLATE_JSON, MAX_SETTINGS) if (folder / TEMPLATE_JSON).is_file() else {}
+    files = {path.stem: path for path in sorted((folder / MORE_TEMPLATES).glob("*.jinja"))}
+    if (folder / TEMPLATE).is_file():
+        files["default"] = folder / TEMPLATE
+    return {
+        **_listed(older.get("chat_template")),
+        **_listed(settings.get("chat_template")),
+        **{name: _template(path) for name, path in files.items()},
+    }
+
+
+def _listed(found: object) -> dict[str, str]:
+    """By name: of one template, of a list with names, or of a table."""
+    if isinstance(found, dict):
+        pairs = list(found.items())
+    else:
+        entries = found if isinstance(found, list) else [{"name": "default", "template": found}]
+        pairs = [(entry.get("name"), entry.get("template")) for entry in entries if isinstance(entry, dict)]
+    return {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}
+
+
+def _template(path: Path) -> str:
+    if path.stat().st_size > MAX_SETTINGS:
+        raise ModelFileError(f"{path} has more than {MAX_SETTINGS} bytes.")
+    return path.read_text("utf-8", "replace")
