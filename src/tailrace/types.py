@@ -234,6 +234,18 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
+class Inspection:
+    """What people want to see of a backend, once a second at most. Errors are parts of the prediction."""
+
+    kv_free: int = 0  # blocks
+    kv_cached: int = 0  # unreferenced, and can be evicted
+    kv_referenced: int = 0
+    steps: int = 0  # since the start
+    step_error_p50: float = 0.0  # of |measured - predicted| / predicted step time, recently
+    step_error_p90: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     ok: bool
     reason: str = ""

@@ -42,6 +42,13 @@ def test_a_batch_that_is_not_full_is_waited_for() -> None:
     assert start(second) == pytest.approx(0.5)
 
 
+def test_who_comes_while_a_waited_for_batch_runs_is_in_the_next() -> None:
+    rows = [row(0.0, 64, 40), row(0.7, 64, 4), row(0.9, 64, 4)]
+    first, second, third = simulated(rows, classic=DYNAMIC).records
+    assert start(first) == pytest.approx(0.5)
+    assert start(second) == start(third) == pytest.approx(max(first.end, 0.0) + 0.5, abs=0.01)  # type: ignore[type-var]
+
+
 def test_a_full_batch_starts_at_once() -> None:
     rows = [row(0.0, 64, 4), row(0.1, 64, 4), row(0.2, 64, 4)]
     first, second, third = simulated(rows, classic=DYNAMIC, config=config({"max_sequences": 2})).records

@@ -31,9 +31,12 @@ def test_noise_repeats_by_seed_and_has_the_stated_spread() -> None:
     assert quantile(sorted(draws(1)), 0.9) == pytest.approx(1.137, rel=0.02)  # exp(1.2816 * 0.1)
 
 
-def test_measured_ratios_are_drawn_from() -> None:
-    steps = StepTimes(Machine((1.0, 0.0, 0.0, 0.0, 0.0), ratios=(0.5, 2.0)), seed=0)
-    assert {steps.seconds(WORK) for _ in range(50)} == {0.5, 2.0}
+def test_measured_ratios_come_in_their_order() -> None:
+    machine = Machine((1.0, 0.0, 0.0, 0.0, 0.0), prefill_ratios=(0.5, 2.0), decode_ratios=(3.0,))
+    steps = StepTimes(machine, seed=0)
+    drawn = [steps.seconds(WORK) for _ in range(4)]
+    assert drawn in ([0.5, 2.0] * 2, [2.0, 0.5] * 2)
+    assert steps.seconds(Work(decode=1, kv_tokens=5)) == 3.0
 
 
 def test_the_cost_model_knows_the_machine() -> None:
@@ -49,8 +52,8 @@ def test_forms(tmp_path: Path) -> None:
     assert parse_machine(str(kept), 0.0) == Machine((0.1, 0.2, 0.3, 0.4, 0.5), 0.0, said="from kept.json")
     kept.write_text(json.dumps({"learned": [0.1, 0.2, 0.3, 0.4, 0.5], "standard": [1, 1, 1, 1, 1]}))
     assert parse_machine(str(kept), 0.0).coefficients == (0.1, 0.2, 0.3, 0.4, 0.5)
-    kept.write_text(json.dumps({"coefficients": [1, 0, 0, 0, 0], "ratios": [0.9, 1.1], "overhead": 0.002}))
-    assert parse_machine(str(kept), 0.0) == Machine((1, 0, 0, 0, 0), 0.0, (0.9, 1.1), 0.002, "from kept.json")
+    kept.write_text(json.dumps({"coefficients": [1, 0, 0, 0, 0], "prefill_ratios": [0.9, 1.1], "overhead": 0.002}))
+    assert parse_machine(str(kept), 0.0) == Machine((1, 0, 0, 0, 0), 0.0, (0.9, 1.1), (), 0.002, "from kept.json")
 
 
 @pytest.mark.parametrize("text", ["fast", "1,2,3", "1,2,3,4,x", "0,0,0,0,0", "1,1,1,1,-1", "nan,1,1,1,1"])

@@ -40,6 +40,20 @@ def test_timeouts_are_on_the_clock_too() -> None:
     assert clock.now() == pytest.approx(7.5)
 
 
+def test_a_callback_that_fails_ends_the_run() -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("in a callback")
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(5.0, broken)
+        await asyncio.sleep(10.0)
+
+    clock = ManualClock()
+    with pytest.raises(ZeroDivisionError, match="in a callback"):
+        run(clock, main())
+    assert clock.now() == pytest.approx(5.0)
+
+
 def test_waiting_for_nothing_is_an_error_and_no_hang() -> None:
     async def main() -> None:
         await asyncio.Event().wait()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
-from tailrace.types import Capabilities, GenerateRequest, Health, LoadReport, Outlook, TokenEvent, Tokens
+from tailrace.types import Capabilities, GenerateRequest, Health, Inspection, LoadReport, Outlook, TokenEvent, Tokens
 
 
 class Backend(Protocol):
@@ -37,6 +37,10 @@ class Backend(Protocol):
 
     def outlook(self) -> Outlook:
         """Cheap; never waits. An empty one from a backend that does not know."""
+        ...
+
+    def inspect(self) -> Inspection:
+        """For people who look; never waits."""
         ...
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:

@@ -19,7 +19,17 @@ from tailrace.engine.parts import EngineParts
 from tailrace.engine.sequence import Group, State
 from tailrace.engine.stats import EngineStats
 from tailrace.errors import InvalidRequest, Unavailable
-from tailrace.types import Capabilities, GenerateRequest, Health, LoadReport, Outlook, Prefill, TokenEvent, Tokens
+from tailrace.types import (
+    Capabilities,
+    GenerateRequest,
+    Health,
+    Inspection,
+    LoadReport,
+    Outlook,
+    Prefill,
+    TokenEvent,
+    Tokens,
+)
 
 _ABORT_GRACE = 10.0  # seconds for the engine to end everyone; one step is enough
 _STEPS_WORTH_KEEPING = 50  # of learning, before it replaces the calibration at start
@@ -156,6 +166,12 @@ class EngineBackend:
             if one.state is State.WAITING
         )
         return replace(found, prefills=found.prefills + waiting) if waiting else found
+
+    def inspect(self) -> Inspection:
+        kv = self._scheduler.kv
+        free, cached = kv.pool.free, len(kv.tree.idle)
+        median, high = self._cost.errors()
+        return Inspection(free, cached, kv.pool.total - free - cached, self.stats.steps, median, high)
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
         return self._scheduler.kv.match(tokens, salt)

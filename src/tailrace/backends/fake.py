@@ -24,6 +24,7 @@ from tailrace.types import (
     FinishReason,
     GenerateRequest,
     Health,
+    Inspection,
     LoadReport,
     Outlook,
     Prefill,
@@ -177,6 +178,10 @@ class FakeBackend:
         prefills = tuple(Prefill(len(job.request.prompt)) for job in begun if job.first)
         chunk = self.caps.max_context * self.caps.max_sequences
         return Outlook(0.0, prefills, decodes, 0, StepCosts(self._step_seconds, 0.0, 0.0, 0.0, 0.0), chunk, chunk)
+
+    def inspect(self) -> Inspection:
+        free = max(self._blocks_free(), 0)
+        return Inspection(free, 0, self._blocks_total - free)
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
         matched = 0

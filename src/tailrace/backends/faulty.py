@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tailrace.backends.base import Backend
-from tailrace.types import FinishReason, GenerateRequest, Health, LoadReport, Outlook, TokenEvent, Tokens
+from tailrace.types import FinishReason, GenerateRequest, Health, Inspection, LoadReport, Outlook, TokenEvent, Tokens
 
 
 class Kind(StrEnum):
@@ -70,6 +70,9 @@ class FaultyBackend:
 
     def outlook(self) -> Outlook:
         return self._inner.outlook()
+
+    def inspect(self) -> Inspection:
+        return self._inner.inspect()
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
         return self._inner.match_prefix(tokens, salt)

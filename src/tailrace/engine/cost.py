@@ -88,6 +88,11 @@ class CostModel:
         a, b, c, d, e = self._plain
         return float(a + b * work.prefill + c * work.decode + d * work.kv_tokens + e * work.attention)
 
+    def errors(self) -> tuple[float, float]:
+        """Median and settings' quantile of |measured / predicted - 1| over recent steps. For people, not for steps."""
+        found = sorted(abs(ratio - 1.0) for ratio in tuple(self._recent))
+        return found[len(found) // 2], found[min(int(self.settings.quantile * len(found)), len(found) - 1)]
+
     def observe(self, work: Work, seconds: float) -> None:
         """Learn from one step. An outlier (a stall of the machine) counts as at most four times its prediction."""
         predicted = max(self.predict(work), 1e-6)

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFam
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from tailrace.observe.recent import Recent
 from tailrace.observe.timeline import Timeline
 from tailrace.observe.timings import timings
 from tailrace.types import LoadReport
@@ -44,6 +45,8 @@ class Metrics:
         self._generated = _counter("generated_tokens", "Tokens generated", registry)
         self._recomputed = _counter("recomputed_tokens", "Tokens computed again after preemption", registry)
         self._preemptions = _counter("preemptions", "Sequences that were preempted", registry)
+        self.recent = Recent()
+        self.rejects: dict[str, int] = {}  # by reason, since the start
 
     def watch(self, running: Callable[[], int], waiting: Callable[[], int], load: Callable[[], LoadReport]) -> None:
         """Show the state of a pipeline and its backend. Once per instance."""
@@ -76,6 +79,7 @@ class Metrics:
 
     def rejected(self, reason: str) -> None:
         self._rejects.labels(reason).inc()
+        self.rejects[reason] = self.rejects.get(reason, 0) + 1
 
     def closed(self, timeline: Timeline, route: str) -> None:
         """Count a finished request; times only of those that made a token."""
@@ -84,6 +88,7 @@ class Metrics:
         times = timings(timeline)
         if times.ttft_ms is None:
             return
+        self.recent.add(times)
         for phase, microseconds in timeline.parts().items():
             self._phases.labels(phase.value).observe(microseconds / 1e6)
         length = length_bucket(times.prompt_tokens)

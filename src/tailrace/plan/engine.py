@@ -101,6 +101,7 @@ class VirtualEngine(EngineLoop):
 
     def _begin(self) -> None:
         """Take in what was asked and plan; the step ends later."""
+        self._turning = True
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -113,6 +114,7 @@ class VirtualEngine(EngineLoop):
             return
         if plan is not None:
             seconds = self._steps.seconds(plan.work)
+            self._step = (plan, self._clock.now() + self.cost.predict(plan.work))
             self._loop.call_later(seconds + self._steps.machine.overhead, self._end, plan, out, seconds)
             return
         if out:
@@ -129,6 +131,7 @@ class VirtualEngine(EngineLoop):
             self._alarm = self._loop.call_at(self.scheduler.wake_at, self._begin)
 
     def _end(self, plan: StepPlan, out: Delivery, seconds: float) -> None:
+        self._step = None
         self._steps.count(len(plan.rows), seconds)
         self._runner.forward(plan)
         self._took(plan, seconds)

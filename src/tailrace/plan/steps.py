@@ -26,12 +26,15 @@ NOISE = 0.075  # gives the p90 of measured / predicted that the cost model start
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`coefficients`: seconds per unit of (step, P, D, K, A). Ratios are drawn from `ratios`, which were measured, or
-    else lognormal with `noise`. `overhead`: seconds between steps, for planning and hand-off."""
+    """`coefficients`: seconds per unit of (step, P, D, K, A). Ratios of measured to predicted time are those that
+    were measured, of steps with prefill and of others, in their order from a drawn place on: machines have slow
+    minutes. Without any they are lognormal with `noise`. `overhead`: seconds between steps, for planning and hand-off.
+    """
 
     coefficients: tuple[float, ...] = TYPICAL
     noise: float = NOISE
-    ratios: tuple[float, ...] = ()
+    prefill_ratios: tuple[float, ...] = ()
+    decode_ratios: tuple[float, ...] = ()
     overhead: float = 0.0
     said: str = "typical of a small model on two cores"
 
@@ -44,23 +47,27 @@ class StepTimes:
     rows: int = 0  # decisions of the scheduler: rows over all steps
     busy: float = 0.0
     _rng: random.Random = field(init=False)
+    _place: int = field(init=False)  # in the measured ratios
 
     def __post_init__(self) -> None:
         self._rng = random.Random(f"{self.seed}/steps")
+        self._place = self._rng.randrange(1 << 30)
 
     def seconds(self, work: Work) -> float:
         a, b, c, d, e = self.machine.coefficients
         mean = a + b * work.prefill + c * work.decode + d * work.kv_tokens + e * work.attention
-        return mean * self._ratio()
+        return mean * self._ratio(work)
 
     def count(self, rows: int, seconds: float) -> None:
         self.steps += 1
         self.rows += rows
         self.busy += seconds
 
-    def _ratio(self) -> float:
-        if self.machine.ratios:
-            return self._rng.choice(self.machine.ratios)
+    def _ratio(self, work: Work) -> float:
+        ratios = self.machine.prefill_ratios if work.prefill else self.machine.decode_ratios
+        if ratios:
+            self._place += 1
+            return ratios[self._place % len(ratios)]
         return self._rng.lognormvariate(0.0, self.machine.noise) if self.machine.noise else 1.0
 
 
@@ -71,7 +78,8 @@ def cost_model(machine: Machine) -> CostModel:
 
 def parse_machine(text: str, noise: float, flag: str = "--steps") -> Machine:
     """ "typical", five coefficients separated by commas, or a JSON file: five numbers, a calibration as the store
-    keeps it, or an object with `coefficients`, measured `ratios` and `overhead`. Raises ConfigError."""
+    keeps it, or an object with `coefficients`, measured `prefill_ratios` and `decode_ratios`, and `overhead`. Raises
+    ConfigError."""
     if text == "typical":
         return Machine(noise=noise)
     if "," in text:
@@ -88,9 +96,9 @@ def parse_machine(text: str, noise: float, flag: str = "--steps") -> Machine:
         return Machine(_coefficients(found, flag, text), noise, said=f"from {path.name}")
     if not isinstance(found, dict):
         raise ConfigError(f"{flag} {text}: it holds neither a list of numbers nor an object", param=flag)
-    ratios = tuple(float(ratio) for ratio in found.get("ratios", ()))
+    ratios = [tuple(float(ratio) for ratio in found.get(name, ())) for name in ("prefill_ratios", "decode_ratios")]
     coefficients = _coefficients(found.get("coefficients") or found.get("learned", ()), flag, text)
-    return Machine(coefficients, noise, ratios, float(found.get("overhead", 0.0)), f"from {path.name}")
+    return Machine(coefficients, noise, ratios[0], ratios[1], float(found.get("overhead", 0.0)), f"from {path.name}")
 
 
 def _coefficients(values: Sequence[Any], flag: str, text: str) -> tuple[float, ...]:

@@ -48,6 +48,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(clock: ManualClock, main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end of `main`; what still waits then is cancelled."""
+    """Run to the end of `main`; what still waits then is cancelled. A callback that fails ends it all."""
+    failed: list[BaseException] = []
+
+    async def guarded() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def fail(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            failed.append(context.get("exception") or RuntimeError(context["message"]))
+            task.cancel()
+
+        asyncio.get_running_loop().set_exception_handler(fail)
+        return await main
+
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
-        return runner.run(main)
+        try:
+            return runner.run(guarded())
+        except asyncio.CancelledError:
+            raise failed[0] if failed else RuntimeError("cancelled") from None

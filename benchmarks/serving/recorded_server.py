@@ -1,0 +1,68 @@
+"""A server that keeps what every engine step took, for comparisons with a simulation.
+
+    python -m benchmarks.serving.recorded_server OUT.json MODEL
+
+Prints its address; SIGTERM ends it, and leaves OUT.json: `steps` as [P, D, K, A, seconds], `overhead` in
+seconds a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from tailrace.api.server import serve
+from tailrace.api.state import AppState
+from tailrace.config import Config, load
+from tailrace.control.pipeline import Pipeline
+from tailrace.engine.cost import CostModel
+from tailrace.engine.step import Work
+from tailrace.llm.ready import Model, ready_model
+from tailrace.observe.metrics import Metrics
+
+
+class Recorder:
+    """Listens to what a cost model is told."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self.steps: list[list[float]] = []
+        self._learn = cost.observe
+        cost.observe = self.observe  # type: ignore[method-assign]
+
+    def observe(self, work: Work, seconds: float) -> None:
+        self.steps.append([*work, seconds])
+        self._learn(work, seconds)
+
+
+async def run(model: Model, config: Config) -> None:
+    metrics = Metrics()
+    model.backend.start()
+    try:
+        pipeline = Pipeline(model.backend, config.control, model.clock, metrics)
+        state = AppState(config, pipeline, model.tokenizer, model.template, metrics, model.clock)
+        await serve(state, on_listening=lambda url: print(url, flush=True))
+    finally:
+        model.backend.close()
+
+
+def main(out: Path, model_name: str) -> None:
+    config = load(flags={"engine.model": model_name, "api.port": "0"}).config
+    model = ready_model(config.engine, show=False)
+    recorder = Recorder(model.parts.cost)
+    asyncio.run(run(model, config))
+    stats, capacity = model.backend.stats, model.parts.capacity
+    assert capacity is not None
+    found = {
+        "steps": recorder.steps,
+        "overhead": stats.overhead_seconds / max(stats.steps, 1),
+        "kv_tokens": capacity.tokens,
+        "max_context": model.parts.scheduler.limits.max_context,
+        "max_sequences": config.engine.max_sequences,
+    }
+    out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

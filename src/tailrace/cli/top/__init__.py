@@ -1,0 +1,1 @@
+"""`tailrace top`: a running server, looked at from the terminal."""
