@@ -32,6 +32,7 @@ class EngineConfig:
     )
     served_name: str = knob("", "name that clients use; empty: the model's own")
     weights: str = knob("auto", "packed weights", choices=("auto", "int8", "bf16"))
+    kv: str = knob("auto", "stored keys and values; auto: int8 where accurate", choices=("auto", "int8", "bf16"))
     isa: str = knob("auto", "kernel variant; auto: the best this CPU runs")
     threads: int = knob(0, "native threads; 0: one per usable core", low=0, high=1024)
     kv_memory: int = knob(0, "memory for the KV cache; 0: from free memory", unit="bytes", low=0)

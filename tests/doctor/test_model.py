@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,9 @@ def test_needs_are_what_loading_takes(tiny: Path, variant: str, weights: str) ->
     needs = model_needs(WeightSource(checkpoint, describe(checkpoint)))
     loaded = load_model(tiny, weights=weights, isa=variant, threads=1)
     assert needs.weights[loaded.weights] == pytest.approx(sum(loaded.bytes_by_format.values()), rel=0.1)
-    assert needs.kv == _native.KvCache.bytes_per_block(loaded.native_spec) / _native.BLOCK_TOKENS
+    assert list(needs.kv) == ["int8", "bf16"]
+    for kv, count in needs.kv.items():
+        assert count == _native.KvCache.bytes_per_block(loaded.native_spec, kv) / _native.BLOCK_TOKENS
 
 
 def test_a_model_that_fits(tiny: Path, tmp_path: Path) -> None:
@@ -61,7 +64,12 @@ def test_a_model_that_fits(tiny: Path, tmp_path: Path) -> None:
     assert found["text"].text == "512 tokens, with a chat template"
     assert found["needs"].facts["chosen"] == "nib4"
     assert found["fits"].text.endswith("64.0 full contexts")
-    assert look(tmp_path, settings(tiny, weights="bf16"))["needs"].facts["chosen"] == "bf16"
+    near = look(tmp_path, settings(tiny, weights="bf16"))
+    assert [near["needs"].facts[key] for key in ("chosen", "kv_chosen", "kv_bytes_per_token")] == ["bf16", "bf16", 512]
+    small = look(tmp_path, settings(tiny, weights="bf16", kv="int8"))
+    assert "KV cache a token int8 272 B (chosen), bf16 512 B" in small["needs"].text
+    assert small["fits"].text.startswith("int8 KV cache ")
+    assert small["fits"].facts["kv_bytes"] == near["fits"].facts["kv_bytes"] * 272 / 512  # type: ignore[operator]
 
 
 def test_a_model_that_does_not_fit(tiny: Path, tmp_path: Path) -> None:
@@ -115,9 +123,11 @@ def test_speed_known_from_an_earlier_start(tiny: Path, tmp_path: Path) -> None:
     variant = _native.variants()[0]
     weights = _native.preferred_format(variant, "affine4")
     costs = np.array([0.001, 0.0001, 0.002, 1e-6, 0.0])
-    keep_costs(cost_file(tmp_path, sha256_file(tiny), weights, variant, 3), KeptCosts(costs, StepCosts()))
+    file = cost_file(tmp_path, sha256_file(tiny), weights=weights, kv="int8", variant=variant, threads=3)
+    keep_costs(file, KeptCosts(costs, StepCosts()))
     assert known_speed(config, 3).finding(tiny).text.endswith("(from an earlier start)")
     assert known_speed(config, 2).finding(tiny).text == "not known yet"
+    assert known_speed(replace(config, kv="bf16"), 3).finding(tiny).text == "not known yet"
 
 
 def test_speed_that_cannot_be_measured_says_why(tmp_path: Path) -> None:

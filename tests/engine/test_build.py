@@ -23,7 +23,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def built(model: Path, said: list[str] | None = None, **settings: object) -> EngineParts:
-    config = EngineConfig(threads=1, isa="portable", **({"kv_memory": 100 * BLOCK} | settings))  # type: ignore[arg-type]
+    config = EngineConfig(threads=1, isa="portable", **({"kv_memory": 100 * BLOCK, "kv": "bf16"} | settings))  # type: ignore[arg-type]
     say = [].append if said is None else said.append
     return build_engine(model, config, SystemClock(), cache_dir=model.parent / "cache", say=say)
 
@@ -38,6 +38,22 @@ def test_a_small_kv_cache_bounds_the_context_and_says_so(model: Path) -> None:
     assert built(model, said, kv_memory=4 * BLOCK).scheduler.limits.max_context == 256
     assert said[0].endswith("256 tokens in 4 blocks (as asked)")
     assert "context bounded to 256 tokens" in said[1]
+
+
+def test_kv_types(model: Path) -> None:
+    """As asked; unasked int8, but bf16 beside bf16 weights. Memory for 100 blocks of bf16 holds 177 of int8."""
+    memory = 100 * BLOCK
+    for asked, weights, stored, blocks in (
+        ("auto", "auto", "int8", 177), ("int8", "bf16", "int8", 177), ("auto", "bf16", "bf16", 100),
+        ("bf16", "auto", "bf16", 100),
+    ):  # fmt: skip
+        said: list[str] = []
+        capacity = built(model, said, kv=asked, weights=weights, kv_memory=memory).capacity
+        assert capacity is not None
+        assert (capacity.kv, capacity.blocks) == (stored, blocks)
+        assert said[0].startswith(f"{stored} KV cache ")
+    names = {file.name.split("-")[3] for file in (model.parent / "cache" / "costs").glob("*.json")}
+    assert names == {"kv_int8", "kv_bf16"}
 
 
 def test_a_fixed_chunk_is_kept(model: Path) -> None:

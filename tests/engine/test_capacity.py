@@ -65,7 +65,7 @@ def blocks(asked: int, free: int, monkeypatch: pytest.MonkeyPatch) -> capacity.C
 
 
 def test_asked_free_and_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert str(blocks(20 * MIB + 5, 0, monkeypatch)) == "KV cache 20 MiB: 1,280 tokens in 20 blocks (as asked)"
+    assert str(blocks(20 * MIB + 5, 0, monkeypatch)) == "bf16 KV cache 20 MiB: 1,280 tokens in 20 blocks (as asked)"
     found = blocks(0, 100 * MIB, monkeypatch)
     assert (found.blocks, found.reason) == (50, "free_memory")
     found = blocks(0, 10_000 * MIB, monkeypatch)

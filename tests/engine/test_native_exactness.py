@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from tests.engine.support import Rig, prompt, request
 from tests.tiny import write_tiny_gguf
 
 BLOCK = 64 * 2 * 2 * 32 * 2  # bytes: tokens, layers, K and V, one head of 32, bf16
+BLOCK_BYTES = {"bf16": BLOCK, "int8": 64 * 2 * 2 * (32 + 4)}
+Variant = tuple[str, str]  # kernels, and what the KV cache stores
 Bits = list[tuple[list[int], list[float | None]]]
 
 VARIED = SamplingParams(
@@ -38,14 +41,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=_native.test_variants())
-def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+@pytest.fixture(scope="module", params=product(_native.test_variants(), BLOCK_BYTES), ids="-".join)
+def variant(request: pytest.FixtureRequest) -> Iterator[Variant]:
     yield request.param
 
 
-def engine(folder: Path, variant: str, *, blocks: int = 400, **settings: object) -> EngineParts:
+def engine(folder: Path, variant: Variant, *, blocks: int = 400, **settings: object) -> EngineParts:
     chosen = {"threads": 1, "chunk_tokens": 512} | settings
-    config = EngineConfig(isa=variant, kv_memory=blocks * BLOCK, **chosen)  # type: ignore[arg-type]
+    isa, kv = variant
+    config = EngineConfig(isa=isa, kv=kv, kv_memory=blocks * BLOCK_BYTES[kv], **chosen)  # type: ignore[arg-type]
     return build_engine(folder / "tiny.gguf", config, SystemClock(), cache_dir=folder / "cache")
 
 
@@ -63,7 +67,7 @@ def bits(rig: Rig, requests: list[GenerateRequest]) -> Bits:
 
 
 @pytest.fixture(scope="module")
-def alone(folder: Path, variant: str) -> Bits:
+def alone(folder: Path, variant: Variant) -> Bits:
     """Each request by itself: one thread, one chunk, nothing cached."""
     rig = Rig(engine(folder, variant, prefix_cache=False))
     for one in wanted():
@@ -75,7 +79,7 @@ def alone(folder: Path, variant: str) -> Bits:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_in_a_batch_of_32(folder: Path, variant: str, threads: int, alone: Bits) -> None:
+def test_in_a_batch_of_32(folder: Path, variant: Variant, threads: int, alone: Bits) -> None:
     others = [request(f"o{i}", prompt(20 + 7 * i, 50 + i), 30, sampling=replace(VARIED, seed=i)) for i in range(24)]
     rig = Rig(engine(folder, variant, threads=threads))
     rig.run(*[one for pair in zip(others[:8], wanted(), strict=True) for one in pair], *others[8:])
@@ -83,12 +87,12 @@ def test_in_a_batch_of_32(folder: Path, variant: str, threads: int, alone: Bits)
 
 
 @pytest.mark.parametrize("chunk", [16, 64, 512])
-def test_with_any_chunk(folder: Path, variant: str, chunk: int, alone: Bits) -> None:
+def test_with_any_chunk(folder: Path, variant: Variant, chunk: int, alone: Bits) -> None:
     rig = Rig(engine(folder, variant, chunk_tokens=chunk)).run(*wanted())
     assert bits(rig, wanted()) == alone
 
 
-def test_with_a_prefix_hit(folder: Path, variant: str, alone: Bits) -> None:
+def test_with_a_prefix_hit(folder: Path, variant: Variant, alone: Bits) -> None:
     rig = Rig(engine(folder, variant))
     rig.run(*[replace(one, id=f"warm {one.id}", sampling=GREEDY) for one in wanted()])
     rig.run(*wanted())
@@ -96,7 +100,7 @@ def test_with_a_prefix_hit(folder: Path, variant: str, alone: Bits) -> None:
     assert bits(rig, wanted()) == alone
 
 
-def test_after_preemption(folder: Path, variant: str, alone: Bits) -> None:
+def test_after_preemption(folder: Path, variant: Variant, alone: Bits) -> None:
     """Every fifth step somebody loses all blocks, in prefill or decode, and the cache is emptied."""
     rig = Rig(engine(folder, variant, chunk_tokens=100))
     rig.submit(*wanted())
@@ -113,7 +117,7 @@ def test_after_preemption(folder: Path, variant: str, alone: Bits) -> None:
     assert bits(rig, wanted()) == alone
 
 
-def test_choices_are_as_if_alone(folder: Path, variant: str) -> None:
+def test_choices_are_as_if_alone(folder: Path, variant: Variant) -> None:
     """Choice i of n has the bits of choice i of any other n, forked inside a block."""
     one = request(tokens=70, max_tokens=40, sampling=VARIED)
     rig = Rig(engine(folder, variant)).run(replace(one, id="two", n=2), replace(one, id="four", n=4))
@@ -123,7 +127,7 @@ def test_choices_are_as_if_alone(folder: Path, variant: str) -> None:
 
 
 @pytest.mark.parametrize("chunk", [16, 512])
-def test_prompt_logprobs_are_those_of_generation(folder: Path, variant: str, chunk: int) -> None:
+def test_prompt_logprobs_are_those_of_generation(folder: Path, variant: Variant, chunk: int) -> None:
     """A greedy answer given as a prompt gets the log-probabilities that it was generated with."""
     first = Rig(engine(folder, variant)).run(request(tokens=60, max_tokens=40, sampling=replace(GREEDY, logprobs=1)))
     conversation = np.concatenate([prompt(60), np.array(first.tokens(), np.int32)])

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from tailrace import _native
 from tailrace.clock import SystemClock
@@ -14,6 +15,7 @@ from tailrace.doctor.finding import Finding, Level
 from tailrace.doctor.machine import Machine
 from tailrace.doctor.speed import Speed
 from tailrace.engine.capacity import available_memory, kv_capacity
+from tailrace.engine.kv.stored import Kv, kv_token_bytes, stored_kv
 from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.models.registry import describe
 from tailrace.engine.store.store import Store
@@ -25,16 +27,15 @@ from tailrace.errors import ConfigError, StoreError, TailraceError
 from tailrace.text.template import ChatTemplate
 from tailrace.units import human_bytes
 
-_KV_BYTES = 2 * 2  # key and value, bf16
 _NIB4_BYTES = 20 / 32  # of a weight: 16 bytes of nibbles and two int16 for each 32
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes. `weights` by storage mode, embedding included; `kv` for each token of context."""
+    """Bytes. `weights` by storage mode, embedding included; `kv` for each token of context, by how it is stored."""
 
     weights: Mapping[str, int]
-    kv: int
+    kv: Mapping[Kv, int]
 
 
 def model_findings(machine: Machine, config: EngineConfig, speed: Speed | None) -> Iterator[Finding]:
@@ -56,8 +57,9 @@ def model_findings(machine: Machine, config: EngineConfig, speed: Speed | None) 
     yield _chat(checkpoint)
     needs = model_needs(WeightSource(checkpoint, spec))
     mode = _chosen(machine, config)
-    yield _weights(needs, mode)
-    yield _fit(machine, config, spec, needs, mode)
+    kv = stored_kv(config.kv, spec, mode)
+    yield _weights(needs, mode, kv)
+    yield _fit(machine, config, spec, needs.weights[mode], kv)
     if speed is not None:
         yield speed.finding(path)
 
@@ -68,10 +70,11 @@ def model_needs(source: WeightSource) -> Needs:
     embedding = source.type_of(spec.embedding) in STORED_EMBEDDINGS
     rows = source.file.tensors[spec.embedding].nbytes if embedding else spec.vocab * spec.hidden * 2
     weights = {mode: rows + sum(_packed(source, linear, mode) for linear in linears) for mode in _MODES}
-    return Needs(weights, spec.layers * spec.kv_heads * spec.head_dim * _KV_BYTES)
+    return Needs(weights, {kv: kv_token_bytes(spec, kv) for kv in _KV})
 
 
 _MODES = ("nib4", "int8", "bf16")
+_KV: tuple[Kv, ...] = ("int8", "bf16")
 
 
 def _packed(source: WeightSource, linear: Linear, mode: str) -> int:
@@ -119,17 +122,21 @@ def _chat(checkpoint: Checkpoint) -> Finding:
     return Finding("text", Level.OK, f"{text}, with a chat template", "", facts)
 
 
-def _weights(needs: Needs, mode: str) -> Finding:
-    modes = [
-        f"{name} {human_bytes(count)}{' (chosen)' if name == mode else ''}" for name, count in needs.weights.items()
-    ]
-    facts = {"bytes": dict(needs.weights), "chosen": mode, "kv_bytes_per_token": needs.kv}
-    text = f"in memory about {', '.join(modes)}; KV cache {human_bytes(needs.kv)} a token"
+def _weights(needs: Needs, mode: str, kv: Kv) -> Finding:
+    facts = {
+        "bytes": dict(needs.weights), "chosen": mode, "kv_chosen": kv, "kv_bytes_per_token": needs.kv[kv],
+        "kv_bytes_per_token_by_type": dict(needs.kv),
+    }  # fmt: skip
+    text = f"in memory about {_choices(needs.weights, mode)}; KV cache a token {_choices(needs.kv, kv)}"
     return Finding("needs", Level.OK, text, "", facts)
 
 
-def _fit(machine: Machine, config: EngineConfig, spec: ModelSpec, needs: Needs, mode: str) -> Finding:
-    free, weights = available_memory(machine.root), needs.weights[mode]
+def _choices(sizes: Mapping[Any, int], chosen: str) -> str:
+    return ", ".join(f"{name} {human_bytes(size)}{' (chosen)' * (name == chosen)}" for name, size in sizes.items())
+
+
+def _fit(machine: Machine, config: EngineConfig, spec: ModelSpec, weights: int, kv: Kv) -> Finding:
+    free = available_memory(machine.root)
     context, size_of_block = config.max_context or spec.context, _native.BLOCK_TOKENS
     facts: dict[str, object] = {"available": free, "weights": weights}
     if weights >= free:
@@ -139,8 +146,8 @@ def _fit(machine: Machine, config: EngineConfig, spec: ModelSpec, needs: Needs, 
         )
     try:
         capacity = kv_capacity(
-            config.kv_memory, needs.kv * size_of_block, max_blocks=-(-context // size_of_block),
-            max_sequences=config.max_sequences, block_tokens=size_of_block, free=free - weights,
+            config.kv_memory, kv_token_bytes(spec, kv) * size_of_block, max_blocks=-(-context // size_of_block),
+            max_sequences=config.max_sequences, block_tokens=size_of_block, free=free - weights, kv=kv,
         )  # fmt: skip
     except ConfigError as error:
         return Finding("fits", Level.FAIL, error.message, "free memory, or set kv_memory", facts)

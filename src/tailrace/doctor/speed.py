@@ -14,6 +14,8 @@ from tailrace.doctor.finding import Finding, Level
 from tailrace.engine.build import assemble
 from tailrace.engine.cost import F64, CostModel
 from tailrace.engine.cost_file import cost_file, recall_costs
+from tailrace.engine.kv.stored import stored_kv
+from tailrace.engine.models.registry import describe
 from tailrace.engine.step import Work
 from tailrace.engine.store.digest import remembered_sha256, sha256_files
 from tailrace.engine.weights.load import load_model
@@ -70,8 +72,11 @@ def known_speed(config: EngineConfig, threads: int) -> Speed:
         digest = partial(remembered_sha256, folder=folder / "digests")
         variant = config.isa if config.isa in _native.test_variants() else _native.variants()[0]
         weights = _native.preferred_format(variant, "affine4") if config.weights == "auto" else config.weights
-        sha256 = sha256_files(open_checkpoint(path).files, digest)
-        kept = recall_costs(cost_file(folder, sha256, weights, variant, config.threads or threads))
+        checkpoint = open_checkpoint(path)
+        sha256 = sha256_files(checkpoint.files, digest)
+        kv = stored_kv(config.kv, describe(checkpoint), weights)
+        used = config.threads or threads
+        kept = recall_costs(cost_file(folder, sha256, weights=weights, kv=kv, variant=variant, threads=used))
         return None if kept is None else kept.learned
 
     return Speed(costs, "from an earlier start")
@@ -85,7 +90,7 @@ def measured_speed(config: EngineConfig, clock: Clock, progress: Progress) -> Sp
             path, weights=config.weights, isa=config.isa, threads=config.threads, max_context=config.max_context,
             cache_dir=store_root(config), progress=progress,
         )  # fmt: skip
-        block = _native.KvCache.bytes_per_block(loaded.native_spec)
+        block = _native.KvCache.bytes_per_block(loaded.native_spec, stored_kv(config.kv, loaded.spec, loaded.weights))
         small = replace(config, kv_memory=_BLOCKS * block)
         return assemble(loaded, loaded.checkpoint.tokenizer(), small, clock).cost.coefficients
 

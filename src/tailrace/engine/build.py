@@ -17,6 +17,7 @@ from tailrace.engine.capacity import check_asked, kv_capacity
 from tailrace.engine.cost import CostModel
 from tailrace.engine.cost_file import KeptCosts, cost_file, keep_costs, recall_costs
 from tailrace.engine.kv.manager import KvManager
+from tailrace.engine.kv.stored import stored_kv
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import NativeRunner
 from tailrace.engine.scheduler import FixedBudget, Limits, Scheduler
@@ -65,12 +66,14 @@ def assemble(
     size = _native.BLOCK_TOKENS
     max_blocks = -(-loaded.max_context // size)
     check_asked(config.kv_memory)
+    stored = stored_kv(config.kv, loaded.spec, loaded.weights)
     capacity = kv_capacity(
         config.kv_memory,
-        _native.KvCache.bytes_per_block(loaded.native_spec),
+        _native.KvCache.bytes_per_block(loaded.native_spec, stored),
         max_blocks=max_blocks,
         max_sequences=config.max_sequences,
         block_tokens=size,
+        kv=stored,
     )
     say(str(capacity))
     limits = Limits(
@@ -81,13 +84,16 @@ def assemble(
     if limits.max_context < loaded.max_context:
         say(f"context bounded to {limits.max_context} tokens by the KV cache (the model has {loaded.max_context})")
     kv = KvManager(capacity.blocks, max_blocks=max_blocks, block_tokens=size, prefix_cache=config.prefix_cache)
-    memory = _native.KvCache(loaded.model, capacity.blocks)
+    memory = _native.KvCache(loaded.model, capacity.blocks, stored)
     runner = NativeRunner(
         loaded.model, memory, slots=config.max_sequences, max_blocks=max_blocks, end_ids=tokenizer.end_ids
     )
     path = None
     if cache_dir is not None:
-        path = cost_file(cache_dir, loaded.file_sha256, loaded.weights, loaded.variant, loaded.team.threads)
+        path = cost_file(
+            cache_dir, loaded.file_sha256, weights=loaded.weights, kv=stored, variant=loaded.variant,
+            threads=loaded.team.threads,
+        )  # fmt: skip
     costs = recall_costs(path)
     if costs is None:
         found = calibrate(runner, kv, clock, slots=limits.max_sequences, max_context=limits.max_context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tailrace.engine.kv.stored import Kv
 from tailrace.errors import ConfigError
 
 _SHARE = 0.5  # of the memory that is free now; the rest is for the page cache, Python and the neighbours
@@ -13,12 +14,14 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """`reason` says what bounded it: "asked", "free_memory" or "all_contexts" (more could never be used at once)."""
+    """`reason` says what bounded it: "asked", "free_memory" or "all_contexts" (more could never be used at once); `kv`
+    how keys and values are stored."""
 
     blocks: int
     block_bytes: int
     block_tokens: int
     reason: str
+    kv: Kv = "bf16"
 
     @property
     def tokens(self) -> int:
@@ -27,7 +30,8 @@ class Capacity:
     def __str__(self) -> str:
         size = self.blocks * self.block_bytes / 2**20
         why = {"asked": "as asked", "free_memory": "from free memory", "all_contexts": "every sequence at full length"}
-        return f"KV cache {size:,.0f} MiB: {self.tokens:,} tokens in {self.blocks:,} blocks ({why[self.reason]})"
+        held = f"{self.tokens:,} tokens in {self.blocks:,} blocks"
+        return f"{self.kv} KV cache {size:,.0f} MiB: {held} ({why[self.reason]})"
 
 
 def kv_capacity(
@@ -38,6 +42,7 @@ def kv_capacity(
     max_sequences: int,
     block_tokens: int = 64,
     free: int | None = None,
+    kv: Kv = "bf16",
 ) -> Capacity:
     """Blocks for `asked_bytes`, or when that is 0 for half of the free memory (`free` bytes, or what is free now).
 
@@ -51,7 +56,7 @@ def kv_capacity(
                 f"give at least that",
                 param="kv_memory",
             )
-        return Capacity(asked_bytes // block_bytes, block_bytes, block_tokens, "asked")
+        return Capacity(asked_bytes // block_bytes, block_bytes, block_tokens, "asked", kv)
     free = available_memory() if free is None else free
     most = 2 * max_blocks * max_sequences
     blocks = int(free * _SHARE) // block_bytes
@@ -62,8 +67,8 @@ def kv_capacity(
             param="kv_memory",
         )
     if blocks > most:
-        return Capacity(most, block_bytes, block_tokens, "all_contexts")
-    return Capacity(blocks, block_bytes, block_tokens, "free_memory")
+        return Capacity(most, block_bytes, block_tokens, "all_contexts", kv)
+    return Capacity(blocks, block_bytes, block_tokens, "free_memory", kv)
 
 
 def check_asked(asked_bytes: int) -> None:

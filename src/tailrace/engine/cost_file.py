@@ -17,9 +17,9 @@ from tailrace.types import StepCosts
 log = logging.getLogger(__name__)
 
 
-def cost_file(folder: Path, file_sha256: str, weights: str, variant: str, threads: int) -> Path:
+def cost_file(folder: Path, file_sha256: str, *, weights: str, kv: str, variant: str, threads: int) -> Path:
     """Its path in the store `folder`: one for each model, code, storage, variant and thread count."""
-    return folder / "costs" / f"{file_sha256[:16]}-{recipe()[:8]}-{weights}-{variant}-{threads}.json"
+    return folder / "costs" / f"{file_sha256[:16]}-{recipe()[:8]}-{weights}-kv_{kv}-{variant}-{threads}.json"
 
 
 @dataclass(frozen=True, slots=True)
