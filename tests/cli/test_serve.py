@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tailrace import _native
 from tailrace.cli.serve import example, importing
 from tailrace.config import load
 from tailrace.llm.ready import served_name
@@ -86,6 +87,20 @@ def test_a_second_start_finds_the_packed_weights_and_gives_the_same_answer(model
             request = {"model": "m", "prompt": "hello", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
             answers.append(post(url + "/v1/completions", request)["choices"][0]["text"])
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("isa", ["portable", *sorted(set(_native.test_variants()) & {"avx512-emulated"})])
+def test_a_forced_variant_answers_a_chat(model: Path, tmp_path: Path, isa: str) -> None:
+    """What a machine without the better instructions runs."""
+    with server(str(model), "--store", str(tmp_path), "--isa", isa) as (_, lines):
+        assert f"{isa}, 1 threads" in next(line for line in lines if line.startswith("kernels"))
+        url = next(re.findall(r"http://\S+", line)[0] for line in lines if line.startswith("ready"))
+        request = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 12,
+                   "temperature": 0, "ignore_eos": True}  # fmt: skip
+        answers = [post(url + "/v1/chat/completions", request) for _ in range(2)]
+    assert answers[0]["choices"] == answers[1]["choices"]
+    assert answers[0]["choices"][0]["finish_reason"] == "length"
+    assert answers[0]["usage"]["completion_tokens"] == 12
 
 
 def test_chat_runs_the_engine_in_its_own_process(model: Path, tmp_path: Path) -> None:
