@@ -19,6 +19,7 @@ template <class T>
 const char* type_name() {
   if constexpr (std::is_same_v<T, float>) return "float32";
   else if constexpr (std::is_same_v<T, int32_t>) return "int32";
+  else if constexpr (std::is_same_v<T, int64_t>) return "int64";
   else if constexpr (std::is_same_v<T, int16_t>) return "int16";
   else if constexpr (std::is_same_v<T, int8_t>) return "int8";
   else if constexpr (std::is_same_v<T, uint8_t>) return "uint8";

@@ -12,6 +12,7 @@
 #include "checks.h"
 #include "cpu.h"
 #include "executor.h"
+#include "pieces_bind.h"
 #include "testing_bind.h"
 
 #if __has_include("sampler_bind.h")
@@ -304,6 +305,7 @@ NB_MODULE(_native, m) {
   m.def("test_variants", [] { return names_of(testable_variants()); });
   nb::class_<Team>(m, "Team").def(nb::init<int>(), nb::arg("threads")).def_prop_ro("threads", &Team::threads);
   bind_packing(m);
+  bind::bind_pieces(m);
   nb::class_<Model> model = bind_model(m);
   bind_cache(m);
   nb::module_ testing = m.def_submodule("testing", "Single kernels, for tests and benchmarks only.");

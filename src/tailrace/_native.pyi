@@ -22,6 +22,23 @@ def variants() -> list[str]:
 def test_variants() -> list[str]:
     """Those of `variants()` plus the ones that exist only to be tested ("amx-emulated", "avx512-emulated")."""
 
+class Pieces:
+    """Score-merged BPE (text/pieces.py). `texts`: of all tokens one after another, UTF-8; `ends`: where each ends;
+    `roles`: bits of PieceRole in csrc/pieces.h; `bytes`: the token of each byte value, or empty, then `unknown`."""
+
+    def __init__(
+        self,
+        texts: bytes,
+        ends: npt.NDArray[np.int64],
+        scores: F32,
+        roles: U8,
+        bytes: I32,
+        unknown: int,
+        space_prefix: bool,
+    ) -> None: ...
+    def encode(self, text: bytes, parse: bool) -> I32:
+        """Without the GIL. `parse`: the text of a control token is that token."""
+
 class ModelSpec(TypedDict):
     layers: int
     hidden: int  # multiple of 64

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.errors import ModelFileError
-from tailrace.text.pieces import pairs_by_score
-from tailrace.text.pretokenizers import PIECES
+from tailrace._native import Pieces
+from tailrace.errors import InvalidRequest, ModelFileError
 from tailrace.text.stream import TextStream
 from tailrace.text.tokenizer import Tokenizer
-from tailrace.text.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, read_vocabulary
+from tailrace.text.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from tailrace.types import StopConditions
 
 SPACE = "\u2581"
@@ -120,10 +119,71 @@ def test_runs_of_pieces_with_one_score_are_joined_from_the_left(longest: int) ->
         assert names(tokenizer, text) == plainly(text, scores), n
 
 
-def test_pairs_come_in_the_order_of_scores_whatever_the_order_of_ids() -> None:
+pieces_with_scores = st.dictionaries(
+    st.text("ab" + SPACE, min_size=1, max_size=5), st.integers(-3, 0).map(float), min_size=1, max_size=25
+)
+
+
+@given(pieces_with_scores, st.text("ab c", max_size=30))
+def test_any_vocabulary_joins_as_the_plain_way_does_ties_included(scores: dict[str, float], text: str) -> None:
+    tokenizer = Tokenizer.from_gguf(metadata(list(scores), list(scores.values()), add_space_prefix=False))
+    assert names(tokenizer, text) == as_names(plainly(text, scores), scores)
+
+
+@given(st.sets(st.text("ab<>", min_size=1, max_size=4), min_size=1, max_size=8), st.text("ab<>", max_size=30))
+def test_tokens_are_cut_out_the_longest_from_the_left(cut: set[str], text: str) -> None:
+    """Control tokens of these names, and no pieces: what is not cut out comes as bytes."""
+    values = metadata(sorted(cut), [0.0] * len(cut), add_space_prefix=False)
+    values["tokenizer.ggml.token_type"][FIRST_PIECE:] = [CONTROL] * len(cut)
+    tokenizer, expected, at = Tokenizer.from_gguf(values), [], 0
+    while at < len(text):
+        found = max((name for name in cut | {""} if text.startswith(name, at)), key=len)
+        expected.append(found or f"<0x{ord(text[at]):02X}>")
+        at += len(found) or 1
+    ids = tokenizer.encode(text, add_special=False, parse_special=True)
+    assert [tokenizer.token_name(i) for i in ids] == expected
+    assert names(tokenizer, text) == [f"<0x{ord(char):02X}>" for char in text]
+
+
+def test_the_order_of_joining_is_that_of_scores_whatever_the_order_of_ids() -> None:
     pieces = ["a", "b", "ab", "ba", "aba", "<s>b"]
-    vocabulary = read_vocabulary(metadata(pieces, [0, -1, -5, -2, -9, -3]), PIECES["llama"])
-    assert pairs_by_score(vocabulary) == [("b", "a"), ("a", "b"), ("ab", "a"), ("a", "ba")]
+    tokenizer = Tokenizer.from_gguf(metadata(pieces, [0, -1, -5, -2, -9, -3], add_space_prefix=False))
+    assert names(tokenizer, "bab") == ["ba", "b"]
+    assert names(tokenizer, "abab") == ["aba", "b"]
+
+
+def test_of_tokens_with_one_text_a_piece_is_meant_the_last_of_them() -> None:
+    values = metadata(["a", "a", "a"], [0.0, 0.0, 0.0], add_space_prefix=False)
+    values["tokenizer.ggml.token_type"][-1] = CONTROL
+    tokenizer = Tokenizer.from_gguf(values)
+    assert tokenizer.encode("a", add_special=False, parse_special=False).tolist() == [FIRST_PIECE + 1]
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        example()[0].encode("a\ud800", add_special=False, parse_special=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ends": np.array([1, 3])}, "ends must ascend"),
+        ({"ends": np.array([2, 1])}, "ends must ascend"),
+        ({"ends": np.array([1, 2], np.int32)}, "ends must be int64"),
+        ({"scores": np.zeros(1, np.float32)}, "one for each token"),
+        ({"bytes": np.zeros(3, np.int32)}, "bytes: none or 256"),
+        ({"bytes": np.full(256, 2, np.int32)}, "bytes: not a token"),
+        ({"unknown": 2}, "unknown: not a token"),
+    ],
+)
+def test_native_pieces_check_what_they_are_given(change: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {
+        "texts": b"ab", "ends": np.array([1, 2]), "scores": np.zeros(2, np.float32), "roles": np.full(2, 3, np.uint8),
+        "bytes": np.empty(0, np.int32), "unknown": 0, "space_prefix": False,
+    }  # fmt: skip
+    assert Pieces(**good).encode(b"ab", True).tolist() == [0, 1]
+    with pytest.raises(ValueError, match=message):
+        Pieces(**good | change)
 
 
 def test_control_and_byte_tokens_are_never_made_from_text() -> None:

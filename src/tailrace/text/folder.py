@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as Library
 from tailrace.errors import ModelFileError
 from tailrace.text.bytelevel import byte_level_data
 from tailrace.text.pieces import SPACE, piece_data
-from tailrace.text.scheme import NFC_SHRINKS, Prepared
+from tailrace.text.scheme import NFC_SHRINKS, Prepared, with_library
 from tailrace.text.vocabulary import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocabulary
 
 MAX_JSON = 64 * 1024 * 1024  # bytes of a file beside tokenizer.json
@@ -40,8 +40,8 @@ class FolderScheme:
         decoder = _state(self.library.decoder)
         byte_level = "ByteLevel" in _types(decoder)
         return Prepared(
-            plain=_taking_control_tokens_as_text(self.library),
-            parsing=self.library,
+            plain=with_library(_taking_control_tokens_as_text(self.library)),
+            parsing=with_library(self.library),
             data=byte_level_data(vocabulary) if byte_level else piece_data(vocabulary),
             drops_space=_drops_space(decoder),
             shrinks=_shrinks(self.library),

@@ -2,11 +2,10 @@
 
 The whole text is one word: of all neighbours that make a piece of the vocabulary, those whose piece has the highest
 score are joined first, from the left. Characters that no piece has become byte tokens. A space is written U+2581, and
-one may be put in front of the text.
+one may be put in front of the text. No text takes longer than n log n.
 
-The `tokenizers` library merges pairs by rank, so each piece is turned into all the pairs that make it, in the order of
-the scores. Where pieces share a score (runs of spaces), pairs with longer parts come first, which gives what joining
-from the left gives. The library works with a queue: no text takes longer than n log n.
+The joining is native (csrc/pieces.cpp); the `tokenizers` library, which merges pairs by rank, does it for vocabularies
+that list their merges. It could do both, but would need two seconds to take in a vocabulary of 262,144.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Regex, models, normalizers
 from tokenizers.normalizers import Normalizer
-from tokenizers.pre_tokenizers import PreTokenizer, Split
+from tokenizers.pre_tokenizers import Split
 
 from tailrace.errors import ModelFileError
 from tailrace.text.bytelevel import byte_of
-from tailrace.text.scheme import Prepared, libraries
-from tailrace.text.vocabulary import BYTE, NORMAL, UNUSED, USER_DEFINED, Vocabulary
+from tailrace.text.scheme import Encode, Prepared, libraries
+from tailrace.text.vocabulary import BYTE, NORMAL, SPECIAL_KINDS, UNUSED, USER_DEFINED, Vocabulary
+from tailrace.types import Tokens
 
 SPACE = "\u2581"
 _SPACE_BYTES = SPACE.encode()
-_BITS = 22
-_HASH_FACTOR = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
+_MERGED, _SYMBOL, _ALWAYS_CUT, _CUT_IF_PARSED = 1, 2, 4, 8  # PieceRole in csrc/pieces.h
+_ROLES = {NORMAL: _MERGED | _SYMBOL, UNUSED: _MERGED | _SYMBOL, USER_DEFINED: _SYMBOL | _ALWAYS_CUT}
 
 
 @dataclass(frozen=True, slots=True)
 class PieceScheme:
-    """`merges_by_score`: pairs are derived from scores; otherwise the file lists them. `line_words`: line ends and what
-    is between them are words of their own."""
+    """`merges_by_score`: whatever makes a piece is joined; otherwise the file lists the pairs. `line_words`: line ends
+    and what is between them are words of their own."""
 
     merges_by_score: bool = True
     line_words: bool = False
@@ -42,27 +41,27 @@ class PieceScheme:
     adds_bos: bool = True
 
     def prepare(self, vocabulary: Vocabulary) -> Prepared:
-        normalizer, pre_tokenizer = _normalizer(vocabulary.space_prefix), self._words()
-        plain, parsing = libraries(vocabulary, self._model(vocabulary), normalizer, pre_tokenizer)
+        data = piece_data(vocabulary)
+        plain, parsing = native_pieces(vocabulary, data) if self.merges_by_score else self._libraries(vocabulary)
         return Prepared(
             plain,
             parsing,
-            data=piece_data(vocabulary),
+            data=data,
             drops_space=vocabulary.space_prefix,
-            shrinks=0 if _unknown(vocabulary) else 1,  # any number of unknown characters are one token
+            shrinks=1 if _has_bytes(vocabulary) else 0,  # any number of unknown characters are one token
         )
 
-    def _words(self) -> PreTokenizer | None:
-        return Split(Regex(r"\n+"), behavior="isolated") if self.line_words else None
+    def _libraries(self, vocabulary: Vocabulary) -> tuple[Encode, Encode]:
+        words = Split(Regex(r"\n+"), behavior="isolated") if self.line_words else None
+        return libraries(vocabulary, self._model(vocabulary), _normalizer(vocabulary.space_prefix), words)
 
     def _model(self, vocabulary: Vocabulary) -> models.BPE:
-        if self.merges_by_score:
-            merges = pairs_by_score(vocabulary)
-        else:
-            merges = [(left, right) for left, _, right in [merge.partition(" ") for merge in vocabulary.merges]]
+        merges = [(left, right) for left, _, right in [merge.partition(" ") for merge in vocabulary.merges]]
         ids = dict(zip(vocabulary.tokens, range(len(vocabulary.tokens)), strict=True))
+        unknown = _unknown(vocabulary)
+        tokens = {} if unknown is None else {"unk_token": vocabulary.tokens[unknown]}
         try:
-            return models.BPE(vocab=ids, merges=merges, byte_fallback=True, fuse_unk=True, **_unknown(vocabulary))
+            return models.BPE(vocab=ids, merges=merges, byte_fallback=True, fuse_unk=True, **tokens)
         except Exception as error:  # the library raises bare Exception, with a text that names the merge
             raise ModelFileError(f"tokenizer.ggml.merges does not fit the vocabulary: {error}") from None
 
@@ -72,16 +71,53 @@ def _normalizer(space_prefix: bool) -> Normalizer:
     return normalizers.Sequence([normalizers.Prepend(SPACE), escape]) if space_prefix else escape
 
 
-def _unknown(vocabulary: Vocabulary) -> dict[str, str]:
+def _has_bytes(vocabulary: Vocabulary) -> bool:
+    return len({vocabulary.tokens[i] for i in vocabulary.of_kind(BYTE)}) == 256
+
+
+def _unknown(vocabulary: Vocabulary) -> int | None:
     """What stands for characters that the vocabulary lacks, where byte tokens cannot."""
-    if len({vocabulary.tokens[i] for i in vocabulary.of_kind(BYTE)}) == 256:
-        return {}
+    if _has_bytes(vocabulary):
+        return None
     if vocabulary.unknown_id is None:
         raise ModelFileError(
             "the vocabulary has neither 256 byte tokens (tokenizer.ggml.token_type 6) nor "
             "tokenizer.ggml.unknown_token_id, so some text could not be encoded"
         )
-    return {"unk_token": vocabulary.tokens[vocabulary.unknown_id]}
+    return vocabulary.unknown_id
+
+
+def native_pieces(vocabulary: Vocabulary, data: Sequence[bytes]) -> tuple[Encode, Encode]:
+    """(plain, parsing). `data` are the bytes of every token."""
+    from tailrace._native import Pieces  # noqa: PLC0415 - whoever only looks at vocabularies does without it
+
+    unknown = _unknown(vocabulary)
+    of_byte = np.empty(0 if unknown is not None else 256, np.int32)
+    if unknown is None:
+        for token in vocabulary.of_kind(BYTE):
+            of_byte[data[token][0]] = token
+    kinds = np.asarray(vocabulary.kinds)
+    roles = np.zeros(len(kinds), np.uint8)
+    for kind, role in (*_ROLES.items(), *dict.fromkeys(SPECIAL_KINDS, _CUT_IF_PARSED).items()):
+        roles[kinds == kind] = role
+    texts = [token.encode() for token in vocabulary.tokens]
+    pieces = Pieces(
+        b"".join(texts),
+        np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts))),
+        np.asarray(vocabulary.scores, np.float32),
+        roles,
+        of_byte,
+        -1 if unknown is None else unknown,
+        vocabulary.space_prefix,
+    )
+
+    def plain(text: str) -> Tokens:
+        return pieces.encode(text.encode(), False)
+
+    def parsing(text: str) -> Tokens:
+        return pieces.encode(text.encode(), True)
+
+    return plain, parsing
 
 
 def piece_data(vocabulary: Vocabulary) -> list[bytes]:
@@ -92,75 +128,3 @@ def piece_data(vocabulary: Vocabulary) -> list[bytes]:
     for index in vocabulary.of_kind(BYTE):
         data[index] = byte_of(vocabulary.tokens[index])
     return data
-
-
-def pairs_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """All pairs of pieces that make a piece, the one to be joined first in front. Control tokens, byte tokens and
-    user-defined ones are no pieces: the first two are never made from text, the third are cut out before."""
-    ids = np.array(vocabulary.of_kind(NORMAL, UNUSED), dtype=np.int64)
-    _, rank = np.unique(-np.asarray(vocabulary.scores, dtype=np.float64)[ids], return_inverse=True)
-    pieces = [vocabulary.tokens[i] for i in ids.tolist()]
-    lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
-    whole, left, right = _cuts(pieces, lengths)
-    order = np.lexsort((-lengths[right], -lengths[left], rank[whole]))
-    texts = np.array(pieces, dtype=object)
-    return list(zip(texts[left[order]].tolist(), texts[right[order]].tolist(), strict=True))
-
-
-_Indices = npt.NDArray[np.int64]
-_Hashes = npt.NDArray[np.uint64]
-
-
-def _cuts(pieces: Sequence[str], lengths: _Indices) -> tuple[_Indices, _Indices, _Indices]:
-    """(piece, its left part, its right part) for all cuts of a piece into two, as indices of pieces.
-
-    Parts are found by 64-bit hashes: cutting and looking up the strings takes two seconds for 262,144 pieces. Two
-    parts that share a hash by chance would make a pair that the library refuses, never a wrong token.
-    """
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    hash_of = _SpanHashes("".join(pieces))
-    hashes = hash_of(starts, ends)
-    owner = np.repeat(np.arange(len(pieces), dtype=np.int64), lengths)
-    at = np.flatnonzero(np.arange(len(owner)) > starts[owner])
-    owner = owner[at]
-    sides = [hash_of(starts[owner], at), hash_of(at, ends[owner])]
-    possible = np.logical_and(*_may_be_among(hashes, sides))
-    owner, sides = owner[possible], [side[possible] for side in sides]
-    by_hash = np.argsort(hashes)
-    hashes = hashes[by_hash]
-    found = [np.searchsorted(hashes, side).clip(max=len(hashes) - 1) for side in sides]
-    cut = np.logical_and(*(hashes[place] == side for place, side in zip(found, sides, strict=True)))
-    return owner[cut], by_hash[found[0][cut]], by_hash[found[1][cut]]
-
-
-def _may_be_among(hashes: _Hashes, wanted: Sequence[_Hashes]) -> list[npt.NDArray[np.bool_]]:
-    """False for most that are not among `hashes`, at a tenth of the price of looking them up."""
-    present = np.zeros(1 << _BITS, dtype=bool)
-    present[_bucket(hashes)] = True
-    return [present[_bucket(each)] for each in wanted]
-
-
-def _bucket(hashes: _Hashes) -> _Hashes:
-    mixed: _Hashes = ((hashes ^ (hashes >> np.uint64(32))) * np.uint64(_HASH_FACTOR)) >> np.uint64(64 - _BITS)
-    return mixed
-
-
-class _SpanHashes:
-    """Hashes of any parts of one text: polynomial, modulo 2**64, from running sums."""
-
-    def __init__(self, text: str) -> None:
-        codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
-        self._sums = np.zeros(len(codes) + 1, dtype=np.uint64)
-        np.cumsum(codes * _powers(_HASH_FACTOR, len(codes)), out=self._sums[1:])
-        self._unshift = _powers(pow(_HASH_FACTOR, -1, 1 << 64), len(codes) + 1)
-
-    def __call__(self, starts: _Indices, ends: _Indices) -> _Hashes:
-        hashes: _Hashes = (self._sums[ends] - self._sums[starts]) * self._unshift[starts]
-        return hashes
-
-
-def _powers(factor: int, count: int) -> _Hashes:
-    powers = np.full(count, factor, dtype=np.uint64)
-    powers[:1] = 1
-    return np.multiply.accumulate(powers)

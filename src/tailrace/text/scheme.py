@@ -1,15 +1,17 @@
 """The contract between a tokenizer and the way its vocabulary cuts text into tokens.
 
 There are three ways: `bytelevel` (words by a regular expression, then ranked merges), `pieces` (merges by score over
-the whole text) and `folder` (whatever a tokenizer.json says). The work itself is always the `tokenizers` library's.
+the whole text) and `folder` (whatever a tokenizer.json says). The work itself is the `tokenizers` library's, except for
+pieces, which the native module joins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 from tokenizers.models import Model
@@ -17,6 +19,9 @@ from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from tailrace.text.vocabulary import SPECIAL_KINDS, USER_DEFINED, Vocabulary
+from tailrace.types import Tokens
+
+Encode = Callable[[str], Tokens]
 
 # No normal form C is shorter than a third of its text's UTF-8 (three Hangul letters make one syllable of their size).
 NFC_SHRINKS = 3
@@ -26,13 +31,13 @@ NFC_SHRINKS = 3
 class Prepared:
     """A vocabulary ready for use.
 
-    Two copies of the library's object share one model, because the library keeps the choice as a state: `plain` takes
-    the text of control tokens as text, `parsing` cuts them out first. `data` are the bytes of every token.
-    `shrinks`: a text of n bytes is n / shrinks bytes of tokens or more; 0 where nothing is known.
+    `plain` takes the text of control tokens as text, `parsing` cuts them out first; both give int32 [n] and raise
+    UnicodeEncodeError or TypeError for text that is not Unicode. `data` are the bytes of every token. `shrinks`: a text
+    of n bytes is n / shrinks bytes of tokens or more; 0 where nothing is known.
     """
 
-    plain: Library
-    parsing: Library
+    plain: Encode
+    parsing: Encode
     data: list[bytes]
     first_space: str = ""  # put before a text that does not begin with it
     drops_space: bool = False  # encoding puts a space first that decoding takes away
@@ -44,10 +49,19 @@ class Scheme(Protocol):
         """Raises ModelFileError for a vocabulary that this scheme cannot use."""
 
 
+def with_library(library: Library) -> Encode:
+    def encode(text: str) -> Tokens:
+        # The batch call is the one without offsets; they would double the time.
+        return np.array(library.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+
+    return encode
+
+
 def libraries(
     vocabulary: Vocabulary, model: Model, normalizer: Normalizer | None, pre_tokenizer: PreTokenizer | None
-) -> tuple[Library, Library]:
-    """(plain, parsing) over one model. User-defined tokens are recognized by both."""
+) -> tuple[Encode, Encode]:
+    """(plain, parsing) over one model: two of the library's objects, because it keeps the choice as a state.
+    User-defined tokens are recognized by both."""
     user_defined = vocabulary.of_kind(USER_DEFINED)
     pair = []
     for added in (user_defined, user_defined + vocabulary.of_kind(*SPECIAL_KINDS)):
@@ -55,7 +69,7 @@ def libraries(
         library.normalizer = normalizer
         library.pre_tokenizer = pre_tokenizer
         library.add_special_tokens(_added([vocabulary.tokens[i] for i in added]))
-        pair.append(library)
+        pair.append(with_library(library))
     return pair[0], pair[1]
 
 
