@@ -6,7 +6,7 @@ changes a result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -18,8 +18,8 @@ from tailrace import _native
 from tailrace.engine.weights.calibrate import calibrate, quiet
 from tailrace.engine.weights.calibration_text import CALIBRATION_TEXT
 from tailrace.engine.weights.packed_cache import Packed
-from tailrace.engine.weights.quantize import Int8Weights, quantize_affine4, quantize_rows, round_bf16
-from tailrace.engine.weights.source import Linear, WeightSource
+from tailrace.engine.weights.quantize import quantize_affine4, quantize_rows, round_bf16
+from tailrace.engine.weights.source import Linear, WeightSource, row_chunks
 from tailrace.errors import ModelFileError
 from tailrace.text.tokenizer import Tokenizer
 from tailrace.types import Tokens
@@ -92,27 +92,59 @@ def _embedding(source: WeightSource) -> dict[str, Array]:
     stored = source.type_of(source.spec.embedding) in STORED_EMBEDDINGS
     if stored and source.spec.tied:
         return {}
-    rows = source.checked_matrix(source.spec.embedding)
-    return {} if stored else {EMBEDDING: round_bf16(rows)}
+    spec = source.spec
+    whole = Linear(EMBEDDING, (spec.embedding,), spec.vocab, spec.hidden)
+    bits = np.empty((0 if stored else spec.vocab, spec.hidden), np.uint16)
+    for part in row_chunks(spec.vocab, spec.hidden):
+        rows = source.checked_floats(whole, part)
+        if not stored:
+            bits[part] = round_bf16(rows)
+    return {} if stored else {EMBEDDING: bits}
 
 
 @quiet()
 def _pack_linear(source: WeightSource, weights: str, variant: str, wide: Mapping[str, Wide], linear: Linear) -> Parts:
-    """An error names the tensors."""
+    """By chunks of rows, so that next to the result there is little at any time. An error names the tensors."""
+    chunks = list(row_chunks(linear.n, linear.k))
     if weights == "bf16":
-        return "bf16", {"packed": _native.pack_bf16(variant, round_bf16(source.checked_floats(linear)))}
+        bits = (round_bf16(source.checked_floats(linear, part)) for part in chunks)
+        return "bf16", {"packed": _strung((_native.pack_bf16(variant, rows) for rows in bits), len(chunks))}
+    affine = source.is_affine4(linear)
+    fmt = "nib4" if affine and weights == "nib4" else "int8"
+    scale = np.empty(linear.n, np.float32)
+
+    def pack(part: slice) -> Array:
+        packed, scale[part] = _pack_rows(source, linear, part, fmt=fmt, variant=variant, wide=wide[linear.name])
+        return packed
+
     try:
-        if not source.is_affine4(linear):
-            return _int8_parts(variant, quantize_rows(source.floats(linear)), wide[linear.name])
-        affine = quantize_affine4(*source.affine4(linear))
+        packed = _strung(map(pack, chunks), len(chunks))
     except ModelFileError as error:
         raise ModelFileError(f"{source.file.path}: {' + '.join(linear.tensors)}: {error.message}.") from error
-    if weights == "int8":
-        return _int8_parts(variant, affine.to_int8(), wide[linear.name])
-    packed = _native.pack_nib4(variant, affine.q, affine.a, affine.b, wide[linear.name])
-    return "nib4", {"packed": packed, "scale": affine.scale, "wide": wide[linear.name]}
+    return fmt, {"packed": packed, "scale": scale, "wide": wide[linear.name]}
 
 
-def _int8_parts(variant: str, rows: Int8Weights, wide: Wide) -> Parts:
-    packed = _native.pack_int8(variant, rows.w8, wide)
-    return "int8", {"packed": packed, "scale": rows.scale, "wide": wide}
+def _pack_rows(
+    source: WeightSource, linear: Linear, part: slice, *, fmt: str, variant: str, wide: Wide
+) -> tuple[Array, Array]:
+    """(packed, one scale a row) of a part of the rows."""
+    if not source.is_affine4(linear):
+        rows = quantize_rows(source.floats(linear, part), part.start)
+    else:
+        affine = quantize_affine4(*source.affine4(linear, part), part.start)
+        if fmt == "nib4":
+            return _native.pack_nib4(variant, affine.q, affine.a, affine.b, wide), affine.scale
+        rows = affine.to_int8()
+    return _native.pack_int8(variant, rows.w8, wide), rows.scale
+
+
+def _strung(chunks: Iterable[Array], count: int) -> Array:
+    """Packed chunks one after another. None is larger than the first, so there is room; what stays unused is never
+    touched, and costs nothing."""
+    whole, used = np.empty(0, np.uint8), 0
+    for chunk in chunks:
+        if not used:
+            whole = np.empty(count * chunk.nbytes, np.uint8)
+        whole[used : used + chunk.nbytes] = chunk
+        used += chunk.nbytes
+    return whole[:used]

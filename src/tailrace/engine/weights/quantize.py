@@ -68,32 +68,32 @@ class Affine4Weights:
         return Int8Weights(w8, self.scale)
 
 
-def quantize_rows(w: F32) -> Int8Weights:
+def quantize_rows(w: F32, first_row: int = 0) -> Int8Weights:
     """Quantize float32 rows [N, K] to int8, one scale a row, rounding half to even.
 
-    Raises ModelFileError when a weight is NaN or infinite.
+    `first_row`: the number of the first one, for messages. Raises ModelFileError when a weight is NaN or infinite.
     """
     rows, columns = w.shape
     w8 = np.empty((rows, columns), np.int8)
     scale = np.empty(rows, np.float32)
     for part in _row_chunks(rows, columns):
         chunk = w[part]
-        scale[part] = _row_scale(np.maximum(chunk.max(axis=1), -chunk.min(axis=1)), part.start)
+        scale[part] = _row_scale(np.maximum(chunk.max(axis=1), -chunk.min(axis=1)), first_row + part.start)
         w8[part] = _round_int8(chunk, scale[part])
     return Int8Weights(w8, scale)
 
 
-def quantize_affine4(q: U8, d: F32, m: F32) -> Affine4Weights:
+def quantize_affine4(q: U8, d: F32, m: F32, first_row: int = 0) -> Affine4Weights:
     """Put 4-bit groups `w = d * q + m` on one scale a row, keeping q as it is.
 
     q [N, K] in 0..15, K a multiple of 32; d, m [N, K/32]. (A symmetric format with offset 8 passes m = -8 * d.)
-    Raises ModelFileError when a d or m is NaN or infinite.
+    `first_row`: the number of the first one, for messages. Raises ModelFileError when a d or m is NaN or infinite.
     """
     assert q.shape[1] == d.shape[1] * GROUP and d.shape == m.shape
     # Linear in q, so the ends of the range bound it. a is off by at most 1/2 and b by 1/2, so |a*q + b - 32| is at most
     # 64*127 + 8, which the shift takes to -127..127: no clamp is needed.
     ends = np.maximum(np.abs(m), np.abs(15 * d + m)).max(axis=1)
-    scale = _row_scale(ends, 0)
+    scale = _row_scale(ends, first_row)
     per_unit = np.divide(1 << FRACTION_BITS, scale, out=np.zeros_like(scale), where=scale > 0)[:, None]
     half = 1 << (FRACTION_BITS - 1)  # the shift rounds down; half a unit makes it round to nearest
     a = np.rint(d * per_unit).astype(np.int16)

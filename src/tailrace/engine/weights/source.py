@@ -5,9 +5,9 @@ Owns which stored rows make up each of the executor's matrices. Numbers are only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,10 @@ from tailrace.engine.weights.dequant import AFFINE4, affine4, dequantize
 from tailrace.errors import ModelFileError
 
 GATE_UP_ROWS = 16  # gate rows, then the matching up rows, and so on
+CHUNK_VALUES = 1 << 21  # weights worked on at a time: a head of 262,144 rows would be 700 MB in float32
+STRIP_ROWS = 64  # packed layouts are made of whole strips, so that chunks of them can be packed one by one
 Order = npt.NDArray[np.intp]
+Arrays = TypeVar("Arrays", bound=tuple[npt.NDArray[Any], ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,16 @@ class Linear:
     n: int
     k: int
     order: Order | None = None
+
+
+EVERY = slice(None)
+
+
+def row_chunks(rows: int, columns: int) -> Iterator[slice]:
+    """Parts of a matrix of about CHUNK_VALUES, in whole strips but for the last."""
+    size = max(STRIP_ROWS, CHUNK_VALUES // columns // STRIP_ROWS * STRIP_ROWS)
+    for start in range(0, rows, size):
+        yield slice(start, min(start + size, rows))
 
 
 class WeightSource:
@@ -93,22 +106,17 @@ class WeightSource:
     def is_affine4(self, linear: Linear) -> bool:
         return all(self.type_of(tensor) in AFFINE4 for tensor in linear.tensors)
 
-    def affine4(self, linear: Linear) -> tuple[U8, F32, F32]:
-        """(q [N, K], d, m [N, K/32]) with value = d * q + m."""
-        parts = [affine4(self.file.raw(tensor), self.type_of(tensor)) for tensor in linear.tensors]
-        q, d, m = (_join(arrays, linear.order) for arrays in zip(*parts, strict=True))
-        return q, d, m
+    def affine4(self, linear: Linear, part: slice = EVERY) -> tuple[U8, F32, F32]:
+        """(q [N, K], d, m [N, K/32]) with value = d * q + m, of all its rows or a part of them."""
+        return self._read(linear, part, affine4)
 
-    def floats(self, linear: Linear) -> F32:
-        """float32 [N, K]."""
-        return _join([self.matrix(tensor) for tensor in linear.tensors], linear.order)
+    def floats(self, linear: Linear, part: slice = EVERY) -> F32:
+        """float32 [N, K], of all its rows or a part of them."""
+        return self._read(linear, part, lambda raw, kind: (dequantize(raw, kind),))[0]
 
-    def checked_floats(self, linear: Linear) -> F32:
+    def checked_floats(self, linear: Linear, part: slice = EVERY) -> F32:
         """float32 [N, K], known to be finite (quantization finds out by itself)."""
-        return self._finite(" + ".join(linear.tensors), self.floats(linear))
-
-    def checked_matrix(self, tensor: str) -> F32:
-        return self._finite(tensor, self.matrix(tensor))
+        return self._finite(" + ".join(linear.tensors), self.floats(linear, part))
 
     def matrix(self, tensor: str) -> F32:
         return dequantize(self.file.raw(tensor), self.type_of(tensor))
@@ -131,6 +139,21 @@ class WeightSource:
 
     def type_of(self, tensor: str) -> str:
         return self.file.tensors[tensor].type.name
+
+    def _read(self, linear: Linear, part: slice, read: Callable[[U8, str], Arrays]) -> Arrays:
+        """What `read` makes of the rows that are stored, in the linear's order."""
+        if linear.order is None:
+            (tensor,) = linear.tensors
+            return read(self.file.raw(tensor)[part], self.type_of(tensor))
+        wanted, first, found, places = linear.order[part], 0, [], []
+        for tensor in linear.tensors:
+            raw = self.file.raw(tensor)
+            here = np.flatnonzero((wanted >= first) & (wanted < first + len(raw)))
+            found.append(read(raw[wanted[here] - first], self.type_of(tensor)))
+            places.append(here)
+            first += len(raw)
+        back = np.argsort(np.concatenate(places))
+        return tuple(np.concatenate(arrays)[back] for arrays in zip(*found, strict=True))  # type: ignore[return-value]
 
     def _fused(self, name: str, tensors: tuple[str, ...], order: Order) -> Linear:
         return Linear(name, tensors, len(order), self.spec.hidden, order)
@@ -160,8 +183,3 @@ def _qkv_order(spec: ModelSpec) -> Order:
 
 def _gate_up_order(ffn: int) -> Order:
     return np.arange(2 * ffn).reshape(2, -1, GATE_UP_ROWS).transpose(1, 0, 2).ravel()
-
-
-def _join(arrays: Sequence[npt.NDArray[Any]], order: Order | None) -> npt.NDArray[Any]:
-    joined = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    return np.ascontiguousarray(joined if order is None else joined[order])
