@@ -166,15 +166,18 @@ async def test_the_queue_is_full_in_control_when_memory_is() -> None:
 
 
 async def test_a_prompt_as_large_as_the_memory_runs_alone() -> None:
-    """It waits for the engine to be empty, is not overtaken, and those behind it follow."""
+    """It waits for the engine to be empty, is passed by no more than its own work, and those behind it follow."""
     plane = Plane(blocks=4)
     plane.ask(long(0, 60, 4))
     plane.ask(long(1, 250, 6))
-    for serial in (2, 3):
+    for serial in range(2, 12):
         plane.ask(long(serial, 60, 4))
     await plane.finish()
     assert plane.most_waiting == 0
-    assert plane.starts == ["r0", "r1", "r2", "r3"]
+    place = plane.starts.index("r1")
+    assert 1 <= place <= 5
+    rest = [name for name in plane.starts if name != "r1"]
+    assert rest == ["r0", *(f"r{serial}" for serial in range(2, 12))]
     plane.answered()
 
 
@@ -190,6 +193,7 @@ async def test_short_prompts_start_together_in_one_turn() -> None:
 
 async def test_a_preempted_sequence_has_its_blocks_kept_for_it() -> None:
     plane = Plane(blocks=5)
+    plane.pipeline.dispatch.memory.overbook = 9.0  # or the second would wait for the first to end
     plane.ask(long(0, 100, 120))  # 2 blocks, grows to 4
     plane.ask(long(1, 60, 100))  # 1 block, grows to 3
     while not plane.scheduler.waiting_count:
@@ -230,9 +234,9 @@ async def test_leaving_frees_blocks_for_the_next() -> None:
     sizes=st.lists(st.tuples(st.integers(1, 180), st.integers(2, 60)), min_size=1, max_size=12),
     turns=st.integers(0, 3),
 )
-def test_every_burst_ends_in_order(blocks: int, sizes: list[tuple[int, int]], turns: int) -> None:
-    """Whatever fits alone gets its answer, first come first started; the engine's own queue holds what it preempted,
-    and one that found its blocks taken by answers that grew meanwhile."""
+def test_every_burst_is_answered(blocks: int, sizes: list[tuple[int, int]], turns: int) -> None:
+    """Whatever fits alone gets its answer; the engine's own queue holds what it preempted, and one that found its
+    blocks taken by answers that grew meanwhile."""
 
     async def burst() -> Plane:
         plane = Plane(blocks, slots=4)
@@ -245,8 +249,7 @@ def test_every_burst_ends_in_order(blocks: int, sizes: list[tuple[int, int]], tu
 
     plane = asyncio.run(burst())
     plane.answered()
-    first = list(dict.fromkeys(plane.starts))
-    assert first == [f"r{serial}" for serial in range(len(sizes))]
+    assert set(plane.starts) == {f"r{serial}" for serial in range(len(sizes))}
     assert plane.most_waiting <= 1 + max(plane.preempted)
 
 

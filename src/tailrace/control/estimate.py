@@ -65,6 +65,10 @@ class Estimator:
             blocks=kv_blocks(tokens, output.mean, request.n, caps.block_tokens),
         )
 
+    def expect(self, kind: AnswerKind, most: int, generated: int) -> float:
+        """Tokens of a choice that has made so many already."""
+        return self.lengths.expect(kind, most, generated).mean
+
     def learn(self, kind: AnswerKind, tokens: int, *, cut: bool) -> None:
         """A choice has ended with that many tokens; `cut`: by its bound or its caller, not by itself."""
         self.lengths.learn(kind, tokens, cut=cut)

@@ -112,23 +112,14 @@ class FairQueue(Generic[W]):
     def pop_ready(self, fits: Callable[[W], bool]) -> W | None:
         """The next entry that may start now. It is charged its expected prefill, and owed an `ended`."""
         aside: list[Place] = []
-        try:
-            for _ in range(self.rules.look):
-                place = self._first()
-                if place is None:
-                    return None
-                entry = self._entries[place.id][0]
-                if self._may_pass(place, aside) and fits(entry):
-                    self._start(place, aside)
-                    return entry
-                if place.passed >= self.rules.patience * place.cost:
-                    return None
-                aside.append(place)
-                self._bands[place.ticket.band].take(place, again=True)
+        place = self._find(fits, aside)
+        for other in aside:
+            self._bands[other.ticket.band].push(other, again=True)
+        if place is None:
             return None
-        finally:
-            for place in aside:
-                self._bands[place.ticket.band].push(place, again=True)
+        entry = self._entries[place.id][0]
+        self._start(place, aside)
+        return entry
 
     def work_ahead(self, ticket: Ticket) -> Ahead:
         """What is expected to be served before a request with this ticket, whether it waits here or would come now."""
@@ -152,6 +143,20 @@ class FairQueue(Generic[W]):
         self._close(ticket)
 
     # --- inside
+
+    def _find(self, fits: Callable[[W], bool], aside: list[Place]) -> Place | None:
+        """The first that may start and fits; those before it are left `aside`, out of the order."""
+        for _ in range(self.rules.look):
+            place = self._first()
+            if place is None:
+                return None
+            if self._may_pass(place, aside) and fits(self._entries[place.id][0]):
+                return place
+            if place.passed >= self.rules.patience * place.cost:
+                return None
+            aside.append(place)
+            self._bands[place.ticket.band].take(place, again=True)
+        return None
 
     def _first(self) -> Place | None:
         """The request whose turn it is: a lower band's when it has earned it, else the highest band's."""

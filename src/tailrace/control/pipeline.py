@@ -13,16 +13,19 @@ from tailrace.backends.base import Backend
 from tailrace.clock import Clock
 from tailrace.config import ControlConfig
 from tailrace.control.admission import Decision, Occupancy, Verdict, at_the_door, into_the_queue, refusal
+from tailrace.control.classes import Band, Rules, Subject, classify
+from tailrace.control.dispatch import Dispatch
 from tailrace.control.drain_rate import DrainRate
-from tailrace.control.estimate import Estimate, Estimator
+from tailrace.control.estimate import Estimate
 from tailrace.control.lengths import AnswerKind
-from tailrace.control.queue import FifoQueue
-from tailrace.control.room import Given, Room, prompt_blocks, room
 from tailrace.control.run import Run
+from tailrace.control.ticket import Ticket
 from tailrace.errors import TailraceError, Unavailable
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Phase, Timeline
-from tailrace.types import GenerateRequest, Health
+from tailrace.policy import DEFAULT_TENANT
+from tailrace.types import GenerateRequest, Health, Traits
+from tailrace.units import length_bucket
 
 _DRAIN_RETRY = 5.0  # seconds after which another replica, or this one restarted, may take a refused request
 
@@ -53,24 +56,21 @@ class Pipeline:
         self.metrics = metrics
         self.held = 0  # places taken at the door by requests that are not yet in the queue
         self._config = config
-        self._estimator = Estimator(backend)
-        self._queue: FifoQueue[Run] = FifoQueue()
-        self._running: dict[str, Run] = {}
+        self.dispatch = Dispatch(backend, clock)
         self._rate = DrainRate()
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
-        backend.on_room(self._release)
         metrics.watch(lambda: self.running, lambda: self.waiting, backend.load)
 
     @property
     def running(self) -> int:
-        return len(self._running)
+        return len(self.dispatch.running)
 
     @property
     def waiting(self) -> int:
         """Requests past the door that have not started, wherever they are."""
-        return self.held + len(self._queue)
+        return self.held + len(self.dispatch.queue)
 
     @property
     def draining(self) -> bool:
@@ -101,38 +101,37 @@ class Pipeline:
         Raises QueueFull or Unavailable. The caller owns the runs and must close each.
         """
         timeline.enter(Phase.CLASSIFY)
-        estimates = [
-            self._estimator.estimate(request, AnswerKind("default", "", request.model)) for request in requests
-        ]
+        kinds = [AnswerKind(DEFAULT_TENANT, "", request.model) for request in requests]
+        estimates = [self.dispatch.estimator.estimate(*asked) for asked in zip(requests, kinds, strict=True)]
         timeline.enter(Phase.ADMISSION)
         tokens = sum(expected.prompt_tokens for expected in estimates)
-        fits = self._room().fits(estimates[0].sequences, estimates[0].prompt_tokens)
+        fits = self.dispatch.fits(estimates[0].prompt_tokens, estimates[0].sequences)
         decision = into_the_queue(tokens, fits, self._occupancy(), self._config)
         self._allow(decision)
         timeline.facts.update(uncached_estimate=sum(e.uncached_tokens for e in estimates), admission=decision)
         timeline.enter(Phase.WAIT)
         self._rate.busy(self.clock.now())
-        runs = [Run(self, request, timeline) for request in requests]
+        asked = zip(requests, kinds, estimates, strict=True)
+        runs = [Run(self, request, timeline, self._ticket(request, known), kind) for request, kind, known in asked]
         for run in runs:
             place.take()
-            self._queue.push(run)
-        self._release()
+            self.dispatch.push(run)
+        self.dispatch.release()
         return runs
 
     # --- called by Run
 
     def leave(self, run: Run, *, completed: bool) -> None:
         """The one end of a run, wherever it is."""
-        if not self._queue.remove(run):
-            self._running.pop(run.id, None)
+        self.dispatch.leave(run)
         if completed:
             self._rate.completed(self.clock.now(), run.prompt_tokens)
-        self._release()
+        self.dispatch.release()
         self.settle()
 
     def settle(self) -> None:
         """Note when nothing is left to do."""
-        if not (self.held or self._queue or self._running):
+        if not (self.held or self.dispatch.queue or self.dispatch.running):
             self._rate.idle()
             self._idle.set()
 
@@ -155,34 +154,23 @@ class Pipeline:
         """End everything at once: each request gets its typed error."""
         self.begin_drain()
         error = Unavailable("The server is stopping", code="draining", retry_after=_DRAIN_RETRY)
-        for run in [*self._queue, *self._running.values()]:
+        for run in [*self.dispatch.queue, *self.dispatch.running.values()]:
             run.fail(error)
         await self.backend.drain(0)
 
     # --- inside
 
-    def _release(self) -> None:
-        """Start what the backend has room for."""
-        while self._queue and (run := self._queue.pop_ready(self._fits)) is not None:
-            self._running[run.id] = run
-            run.release()
-
-    def _estimate(self, request: GenerateRequest) -> Estimate:
-        return self._estimator.estimate(request, AnswerKind("", "", request.model))
-
-    def _fits(self, run: Run) -> bool:
-        return self._room().fits(run.sequences, run.prompt_tokens)
-
-    def _room(self) -> Room:
-        caps = self.backend.caps
-        unseen = [run for run in self._running.values() if not run.begun]
-        pledged = sum(prompt_blocks(run.prompt_tokens, caps.block_tokens) + run.sequences for run in unseen)
-        return room(self.backend.load(), caps, Given(sum(run.sequences for run in unseen), pledged))
+    def _ticket(self, request: GenerateRequest, expected: Estimate) -> Ticket:
+        subject = Subject(Traits(), expected.uncached_tokens, expected.output_mean)
+        request_class = classify(subject, Rules()).request_class
+        bucket, now = length_bucket(expected.prompt_tokens), self.clock.now()
+        return Ticket(DEFAULT_TENANT, "", 1.0, Band.NORMAL, request_class, bucket, now, None, 0, expected)
 
     def _occupancy(self) -> Occupancy:
         """Nobody overtakes the head of the queue: while it waits there is room for nobody."""
-        starts = 0 if self._queue else self._room().starts
-        return Occupancy(self.held, len(self._queue), self._queue.tokens, starts, self._draining)
+        queue = self.dispatch.queue
+        starts = 0 if queue else self.dispatch.room().starts
+        return Occupancy(self.held, len(queue), queue.tokens, starts, self._draining)
 
     def _allow(self, decision: Decision) -> None:
         if decision.verdict is Verdict.ADMIT:

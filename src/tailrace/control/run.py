@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tailrace.control.foresight import Prediction
+from tailrace.control.lengths import AnswerKind
+from tailrace.control.ticket import Ticket
 from tailrace.errors import InternalError, TailraceError, Unavailable
 from tailrace.observe.timeline import Phase, Timeline
-from tailrace.types import FinishReason, GenerateRequest, TokenEvent
+from tailrace.types import EngineFacts, FinishReason, GenerateRequest, TokenEvent
 
 if TYPE_CHECKING:
     from tailrace.control.pipeline import Pipeline
@@ -20,13 +23,26 @@ log = logging.getLogger(__name__)
 class Run:
     """Made by `Pipeline.admit`. Await `released()`, iterate, and `close()` in the end, whatever happens."""
 
-    def __init__(self, pipeline: Pipeline, request: GenerateRequest, timeline: Timeline) -> None:
+    def __init__(
+        self, pipeline: Pipeline, request: GenerateRequest, timeline: Timeline, ticket: Ticket, kind: AnswerKind
+    ) -> None:
         self.request = request
+        self.ticket = ticket
+        self.kind = kind
+        self.prediction: Prediction | None = None
+        self.waits_since = ticket.arrival
+        self.started: float | None = None
+        self.first_token: float | None = None
+        self.device_seconds: float | None = None  # standard, once the backend has said
+        self.failed = False
+        self.expected_length = 0.0  # of a choice, and the tokens it had when that was looked up
+        self.looked_at = 0
         self.id = request.id
         self.sequences = request.n
         self.prompt_tokens = len(request.prompt)
         self.generated = 0
         self._made = [0] * request.n
+        self._ends: list[FinishReason | None] = [None] * request.n
         self.cached_tokens = 0
         self._pipeline = pipeline
         self._timeline = timeline
@@ -42,6 +58,25 @@ class Run:
     def longest(self) -> int:
         """Tokens of the choice that has most."""
         return max(self._made)
+
+    @property
+    def open_choices(self) -> int:
+        return len(self._open)
+
+    @property
+    def yields(self) -> bool:
+        """Gives up its slots to whatever goes before it."""
+        return self.request.background
+
+    @property
+    def token_seconds(self) -> float:
+        """Standard device-seconds that a token of its answer is expected to cost."""
+        expected = self.ticket.estimate
+        return expected.decode_seconds / expected.sequences / max(expected.output_mean - 1.0, 1.0)
+
+    def choices(self) -> Iterator[tuple[int, bool]]:
+        """Tokens of each choice, and whether it ended by itself."""
+        return ((made, end is FinishReason.STOP) for made, end in zip(self._made, self._ends, strict=True))
 
     @property
     def begun(self) -> bool:
@@ -145,13 +180,19 @@ class Run:
                 self._finish(event)
         if made:
             self.generated += made
+            self._pipeline.dispatch.served(self, made)
+            if self.first_token is None:
+                self.first_token = self._pipeline.clock.now()
             self._pipeline.metrics.tokens(made)
             self._timeline.enter(Phase.DECODE)
 
     def _finish(self, event: TokenEvent) -> None:
         assert event.index in self._open, f"choice {event.index} of {self.id} finished twice"
         self._open.discard(event.index)
+        self._ends[event.index] = event.finish
+        self.failed |= event.finish in (FinishReason.ERROR, FinishReason.ABORT)
         if event.facts is not None:
+            self._learn(event.facts)
             facts = self._timeline.facts
             self._timeline.learn(event.facts, first="learned" not in facts)
             facts["learned"] = True
@@ -160,6 +201,12 @@ class Run:
             raise _own_error(event.error, self.id)
         if event.finish is FinishReason.ABORT:
             raise self._error or Unavailable("The request was ended by the server", code="aborted")
+
+    def _learn(self, facts: EngineFacts) -> None:
+        if facts.first_token is not None:
+            self.first_token = min(facts.first_token, self.first_token or facts.first_token)
+        if facts.standard_seconds is not None:
+            self.device_seconds = max(facts.standard_seconds, self.device_seconds or 0.0)
 
 
 def _own_error(error: Exception | None, request_id: str) -> TailraceError:

@@ -1,0 +1,181 @@
+"""What waits and what runs: the first in the fair order starts whenever the backend has room for it.
+
+Owns the queue, the running requests and what is learned from them: served cost, answer lengths, prediction errors.
+Whether a request may wait at all is not decided here. Everything runs on the event loop, between two awaits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tailrace.backends.base import Backend
+from tailrace.clock import Clock
+from tailrace.control.classes import Band
+from tailrace.control.estimate import Estimator
+from tailrace.control.expiry import Expiry
+from tailrace.control.fair_queue import FairQueue, QueueRules
+from tailrace.control.foresight import Around, Foresight, Times
+from tailrace.control.kv_admission import Demand, KvAdmission
+from tailrace.control.room import Given, Room, prompt_blocks, room
+from tailrace.control.ticket import Ticket
+from tailrace.policy import RequestClass
+from tailrace.types import GenerateRequest, Prefill
+
+if TYPE_CHECKING:
+    from tailrace.control.run import Run
+
+_LONG_STEP_SHARE = 0.5  # part of a step's prefill budget that long prompts get, so that the next short one waits less
+
+
+class Dispatch:
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        *,
+        estimator: Estimator | None = None,
+        rules: QueueRules | None = None,
+        expired: Callable[[Run], None] | None = None,
+    ) -> None:
+        """`expired` is told of each request that has waited until its time was over; it still waits then."""
+        caps = backend.caps
+        self.estimator = estimator or Estimator(backend)
+        self.queue: FairQueue[Run] = FairQueue(rules or default_rules(caps.max_sequences))
+        self.running: dict[str, Run] = {}
+        self.foresight = Foresight(self.queue, backend, self._around)
+        self.memory = KvAdmission(backend.load().kv_blocks_total, caps.block_tokens)
+        self._backend = backend
+        self._clock = clock
+        self._waiting: dict[str, Run] = {}
+        self._expiry = Expiry(clock, lambda name: expired(self._waiting[name]) if expired is not None else None)
+        backend.on_room(self.release)
+
+    # --- a request's way
+
+    def push(self, run: Run, until: float | None = None) -> None:
+        """It waits from now on, at most until that time on the clock."""
+        run.request = scheduled(run.request, run.ticket)
+        run.waits_since = self._clock.now()
+        run.prediction = run.prediction or self.foresight.predict(run.ticket)
+        self.queue.push(run)
+        self._waiting[run.id] = run
+        if until is not None:
+            self._expiry.add(run.id, until)
+
+    def release(self) -> None:
+        """Start what the backend has room for."""
+        while self.queue and self._may_start() and (run := self.queue.pop_ready(self._fits)) is not None:
+            self._left_the_queue(run)
+            self.running[run.id] = run
+            run.started = self._clock.now()
+            run.release()
+
+    def leave(self, run: Run) -> None:
+        """The end of a run, wherever it is."""
+        if self.queue.remove(run):
+            self._left_the_queue(run)
+        elif self.running.pop(run.id, None) is not None:
+            self.queue.ended(run, run.device_seconds)
+            self._learn(run)
+
+    def served(self, run: Run, tokens: int) -> None:
+        """Tokens of its answer have been made."""
+        self.queue.served(run, tokens * run.token_seconds)
+
+    # --- what is there
+
+    def room(self) -> Room:
+        """What the backend could start, less what it was given and does not show yet."""
+        caps = self._backend.caps
+        unseen = [run for run in self.running.values() if not run.begun]
+        pledged = sum(prompt_blocks(run.prompt_tokens, caps.block_tokens) + run.sequences for run in unseen)
+        return room(self._backend.load(), caps, Given(sum(run.sequences for run in unseen), pledged))
+
+    def fits(self, prompt_tokens: int, sequences: int) -> bool:
+        """Whether a request of this size could start now, if it were first."""
+        return self.room().fits(sequences, prompt_tokens)
+
+    # --- inside
+
+    def _left_the_queue(self, run: Run) -> None:
+        del self._waiting[run.id]
+        self._expiry.drop(run.id)
+
+    def _may_start(self) -> bool:
+        """Whether anything at all could: asked before the order is."""
+        return self.room().starts > 0 or any(run.yields for run in self.running.values())
+
+    def _fits(self, run: Run) -> bool:
+        there, background = self.room(), [] if run.yields else [r for r in self.running.values() if r.yields]
+        if background:
+            there = self._with(there, background)
+        if not there.fits(run.sequences, run.prompt_tokens):
+            return False
+        others = [other for other in self.running.values() if run.yields or not other.yields]
+        return self.memory.fits(self._demand(run), map(self._demand, others))
+
+    def _with(self, there: Room, background: list[Run]) -> Room:
+        """The room when the engine takes it from these: they yield to whatever goes before them."""
+        blocks = there.blocks
+        if blocks is not None:
+            held = sum(run.prompt_tokens + run.generated for run in background)
+            blocks += held // there.block_tokens
+        return replace(there, sequences=there.sequences + sum(run.open_choices for run in background), blocks=blocks)
+
+    def _demand(self, run: Run) -> Demand:
+        return Demand(run.prompt_tokens + run.generated, run.open_choices, self._left(run))
+
+    def _left(self, run: Run) -> float:
+        """Tokens that each of its choices is expected to make yet. Looked up again now and then only."""
+        generated = run.longest
+        if run.expected_length <= generated or generated >= run.looked_at + 16:
+            run.looked_at = generated
+            run.expected_length = self.estimator.expect(run.kind, run.request.stop.max_tokens, generated)
+        return max(run.expected_length - generated, 1.0)
+
+    def _around(self) -> Around:
+        remaining = [self._left(run) for run in self.running.values() for _ in range(run.open_choices)]
+        pending = [
+            Prefill(max(run.ticket.estimate.uncached_tokens, 1), 0, run.ticket.share_group, run.ticket.weight)
+            for run in self.running.values()
+            if not run.begun
+        ]
+        return Around(0 if self.queue else self.room().starts, remaining, pending)
+
+    def _learn(self, run: Run) -> None:
+        for tokens, ended in run.choices():
+            if ended or tokens:
+                self.estimator.learn(run.kind, tokens, cut=not ended)
+        load = self._backend.load()
+        self.memory.observe(load.computed_tokens, load.recomputed_tokens)
+        if run.prediction is None or run.first_token is None or run.failed:
+            return
+        assert run.started is not None
+        since, now = run.waits_since, self._clock.now()
+        steps = max(run.longest - 1, 1)
+        times = Times(run.started - since, run.first_token - since, (now - run.first_token) / steps, now - since)
+        self.foresight.learn(run.prediction, times)
+        if run.device_seconds is not None:
+            blocks = -(-(run.prompt_tokens + run.generated) // self._backend.caps.block_tokens)
+            self.foresight.learn_cost(run.ticket, run.device_seconds, run.generated / run.sequences, blocks)
+
+
+def default_rules(slots: int) -> QueueRules:
+    """Long requests take half of the slots at most, so that a short one finds a place."""
+    return QueueRules(class_sequences={RequestClass.LONG: max(1, slots // 2)})
+
+
+def scheduled(request: GenerateRequest, ticket: Ticket) -> GenerateRequest:
+    """With what the engine needs to know of the plane's order, as plain numbers."""
+    background = ticket.band == Band.BACKGROUND
+    return replace(
+        request,
+        priority=-ticket.band,
+        weight=ticket.weight,
+        share_group=ticket.share_group,
+        deadline=ticket.deadline,
+        background=background,
+        step_share=_LONG_STEP_SHARE if ticket.request_class is RequestClass.LONG else 1.0,
+    )
