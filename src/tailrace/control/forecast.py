@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from tailrace.control.work_ahead import Ahead
 from tailrace.engine.share import Want, divide
@@ -66,8 +66,9 @@ def start(outlook: Outlook, ahead: Ahead, free: int, remaining: Sequence[float],
     prefill = sum(p.todo * costs.prefill + costs.attention * p.todo * (p.done + p.todo / 2) for p in outlook.prefills)
     each = ahead.prefill / count if count else 0.0
     output = (ahead.seconds - ahead.prefill) / count / token_seconds if count and token_seconds > 0.0 else 0.0
-    ends = list(remaining)
-    heapify(ends)
+    ends = sorted(remaining)
+    for place in range(max(len(ends) - len(outlook.prefills), 0), len(ends)):
+        ends[place] += prefill / chunk if chunk > 0.0 else 1.0  # their prompts come first
     now, steps = outlook.step_left if free <= count else 0.0, 0.0
     for place in range(min(count, _STARTS) + 1):
         if place >= free and ends:
