@@ -44,6 +44,7 @@ void Model::set_bias(const std::string& name, const float* bias, int count) {
 
 void Model::set_linear(const std::string& name, Format format, int n, int k, const uint8_t* packed, size_t packed_bytes,
                        const float* scale, const int32_t* wide, int wide_count) {
+  std::lock_guard<std::mutex> lock(mutex_);
   OwnedLinear& part = parts_->linear(name);
   check_linear(spec_, name, n, k);
   check_wide(wide, wide_count, k);

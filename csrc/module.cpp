@@ -180,7 +180,11 @@ void set_linear(Model& model, const std::string& name, const std::string& fmt, i
   const uint8_t* bytes = array_data<uint8_t>(packed, "packed", {kAnySize});
   const float* scales = scale ? array_data<float>(*scale, "scale", {n}) : nullptr;
   const int32_t* channels = wide ? array_data<int32_t>(*wide, "wide", {kAnySize}) : nullptr;
-  model.set_linear(name, parse_format(fmt), n, k, bytes, packed.shape(0), scales, channels, wide ? axis_size(*wide, "wide", 0) : 0);
+  const Format format = parse_format(fmt);
+  const int wide_count = wide ? axis_size(*wide, "wide", 0) : 0;
+  const size_t count = packed.shape(0);
+  nb::gil_scoped_release release;  // copying weights reads them from disk
+  model.set_linear(name, format, n, k, bytes, count, scales, channels, wide_count);
 }
 
 void forward(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray& row_starts, const AnyArray& first_positions,

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace import _native
 from tailrace.config import EngineConfig
-from tailrace.doctor.cpu import REQUIREMENTS, cpu_findings, cpu_quota
+from tailrace.doctor.cpu import REQUIREMENTS, cpu_findings
 from tailrace.doctor.finding import Level
 from tailrace.doctor.machine import Machine
 from tests.doctor.support import AVX2, FEATURES, by_check, machine
@@ -60,21 +60,6 @@ def test_the_requirements_are_those_of_the_native_module() -> None:
     runnable = [name for name, needs in REQUIREMENTS if all(features[need] for need in needs)]
     assert [name for name in _native.variants() if name in dict(REQUIREMENTS)] == runnable
     assert set(FEATURES) <= set(features)
-
-
-@pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        ({}, None),
-        ({"sys/fs/cgroup/box/inner/cpu.max": "max 100000"}, None),
-        ({"sys/fs/cgroup/box/inner/cpu.max": "150000 100000"}, 1.5),
-        ({"sys/fs/cgroup/box/cpu.max": "300000 100000", "sys/fs/cgroup/cpu.max": "200000 100000"}, 2.0),
-        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 0.5),
-        ({"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, None),
-    ],
-)
-def test_the_tightest_quota_counts(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
-    assert cpu_quota(machine(tmp_path, files)) == quota
 
 
 def test_threads_beyond_what_may_run_are_warned_about(tmp_path: Path) -> None:

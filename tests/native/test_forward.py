@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -402,3 +405,34 @@ def test_int8_blocks_are_half_as_large_and_a_step_for_each_token_and_head(small:
     assert kv.block_bytes == _native.KvCache.bytes_per_block(DIMS["gqa"].spec(), "int8") == 2 * 2 * 64 * (32 + 4)
     with pytest.raises(ValueError, match="kv must be bf16 or int8, not 'fp8'"):
         _native.KvCache(small[0], 3, "fp8")  # type: ignore[arg-type]
+
+
+def test_other_python_threads_run_while_a_layer_is_set() -> None:
+    dims = Dims(layers=1, hidden=1024, ffn=2048)
+    model = _native.Model("portable", dims.spec(), _native.Team(1))
+    n, k = dims.shapes()["gate_up.0"]
+    wide, scale = i32([]), np.ones(n, np.float32)
+    packed = np.zeros(n * k, np.uint8)
+    turns, over = 0, False
+
+    def other() -> None:
+        nonlocal turns
+        while not over:
+            turns += 1
+            time.sleep(0)  # lets the main thread go on
+
+    patience = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # nobody is interrupted: the other thread runs only where this one lets it
+    thread = threading.Thread(target=other)
+    try:
+        thread.start()
+        for _ in range(40):
+            before = turns
+            model.set_linear("gate_up.0", "int8", n, k, packed, scale, wide)
+            if turns > before:
+                break
+        assert turns > before
+    finally:
+        over = True
+        sys.setswitchinterval(patience)
+        thread.join()

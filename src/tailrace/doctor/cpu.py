@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tailrace.config import EngineConfig
 from tailrace.doctor.finding import Finding, Level
 from tailrace.doctor.machine import Machine
+from tailrace.engine.cpus import cpu_quota, physical_cores
 
 _AVX2 = ("avx2", "fma", "f16c", "bmi2")
 _AVX512 = (*_AVX2, "avx512", "avx512_vnni")
@@ -27,22 +28,6 @@ def cpu_findings(machine: Machine, config: EngineConfig) -> Iterator[Finding]:
     yield _nodes(machine)
     yield _load(machine)
     yield _pools(machine)
-
-
-def cpu_quota(machine: Machine) -> float | None:
-    """CPUs that the tightest control group allows; None without a limit."""
-    found = [_quota(machine.read(f"{folder}/cpu.max")) for folder in machine.control_groups()]
-    old = "sys/fs/cgroup/cpu/cpu.cfs_"
-    found.append(_quota(f"{machine.read(old + 'quota_us')} {machine.read(old + 'period_us')}"))
-    return min((quota for quota in found if quota is not None), default=None)
-
-
-def _quota(text: str) -> float | None:
-    """ "200000 100000" is 2.0; "max 100000" and "-1 100000" are no limit."""
-    words = text.split()
-    if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:
-        return None
-    return int(words[0]) / int(words[1])
 
 
 def _processor(machine: Machine) -> Finding:
@@ -82,8 +67,8 @@ def _missing(machine: Machine, needs: tuple[str, ...]) -> str:
 
 
 def _threads(machine: Machine, config: EngineConfig) -> Finding:
-    allowed, quota = machine.affinity(), cpu_quota(machine)
-    cores = _cores(machine, allowed)
+    allowed, quota = machine.affinity(), cpu_quota(machine.root)
+    cores = physical_cores(allowed, machine.root)
     threads = config.threads or machine.engine_threads()
     room = len(allowed) if quota is None else min(len(allowed), quota)
     text = f"{threads} of {len(allowed)} usable CPUs ({cores} cores)"
@@ -94,12 +79,6 @@ def _threads(machine: Machine, config: EngineConfig) -> Finding:
         return Finding("threads", Level.WARN, text, advice, facts)
     advice = f"two threads share a core; threads = {cores} may be faster: measure both" if threads > cores else ""
     return Finding("threads", Level.OK, text, advice, facts)
-
-
-def _cores(machine: Machine, cpus: frozenset[int]) -> int:
-    """Physical cores among `cpus`; one for each CPU where the system does not say."""
-    path = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    return len({machine.read(path.format(cpu)).strip() or str(cpu) for cpu in cpus})
 
 
 def _nodes(machine: Machine) -> Finding:

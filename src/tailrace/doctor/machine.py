@@ -13,7 +13,7 @@ from typing import Any
 from threadpoolctl import threadpool_info
 
 from tailrace import _native
-from tailrace.engine.weights.load import usable_cpus
+from tailrace.engine import cpus
 
 
 def _affinity() -> frozenset[int]:
@@ -45,7 +45,7 @@ class Machine:
     variants: Callable[[], Sequence[str]] = _native.variants
     preferred: Callable[[str, str], str] = _native.preferred_format
     affinity: Callable[[], frozenset[int]] = _affinity
-    engine_threads: Callable[[], int] = usable_cpus
+    engine_threads: Callable[[], int] = cpus.engine_threads
     listen: Callable[[str, int], None] = _listen
     disk_free: Callable[[Path], int] = _disk_free
     pools: Callable[[], Sequence[Mapping[str, Any]]] = _pools
@@ -69,8 +69,4 @@ class Machine:
 
     def control_groups(self) -> Iterator[str]:
         """Folders of this process's control groups (version 2), innermost first; the last is the root's."""
-        lines = self.read("proc/self/cgroup").splitlines()
-        own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
-        names = own.split("/") if own and ".." not in own else []
-        for depth in range(len(names), -1, -1):
-            yield "/".join(("sys/fs/cgroup", *names[:depth]))
+        return (str(group.relative_to(self.root)) for group in cpus.control_groups(self.root))

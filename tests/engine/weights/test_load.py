@@ -12,7 +12,7 @@ import pytest
 from tailrace import _native
 from tailrace.engine.models.registry import describe
 from tailrace.engine.weights.gguf import GgufFile
-from tailrace.engine.weights.load import LoadedModel, load_model, usable_cpus
+from tailrace.engine.weights.load import LoadedModel, load_model
 from tailrace.engine.weights.pack import STORED_EMBEDDINGS, pack_weights
 from tailrace.engine.weights.packed_cache import PackedCache
 from tailrace.engine.weights.quantize import quantize_affine4, quantize_rows
@@ -245,7 +245,3 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, name: str, weig
     path = write_tiny_gguf(tmp_path / "tiny.gguf", wtype="f32", tied=False, tensors={name: bad})
     with pytest.raises(ModelFileError, match=rf"{path}.*{name}.*NaN or infinity"):
         load(path, weights=weights)
-
-
-def test_usable_cpus() -> None:
-    assert usable_cpus() >= 1

@@ -7,7 +7,6 @@ choice of variant and storage; refuses names that this machine or this file cann
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace import _native
+from tailrace.engine.cpus import engine_threads
 from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.models.registry import describe
 from tailrace.engine.store.digest import remembered_sha256, sha256_file, sha256_files
@@ -66,7 +66,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a GGUF file (or one that is split, by any of its parts) or a folder with safetensors.
 
-    `weights` auto, int8 or bf16; `isa` auto or a variant's name; `threads` 0: one for each usable CPU; `max_context` 0:
+    `weights` auto, int8 or bf16; `isa` auto or a variant's name; `threads` 0: one a usable core; `max_context` 0:
     the model's own; `cache_dir` None: nothing is read from or left on disk. `progress(stage, fraction)` hears how far a
     cold start is. Raises ModelFileError for a file that cannot be used and ConfigError for an option that cannot.
     """
@@ -76,9 +76,9 @@ def load_model(
     spec = describe(file)
     max_context = _context(max_context, spec)
     if threads < 0:
-        raise ConfigError(f"threads is {threads}; use 0 for one on each usable CPU.", param="threads")
+        raise ConfigError(f"threads is {threads}; use 0 for one on each usable core.", param="threads")
     source = WeightSource(file, spec)
-    threads = threads or usable_cpus()
+    threads = threads or engine_threads()
     progress = progress or _silent
     progress("checking the file", 0.0)
     pack = partial(pack_weights, source, storage, variant, progress, threads=threads)
@@ -102,16 +102,6 @@ def load_model(
         bytes_by_format=sizes,
         from_cache=from_cache,
     )
-
-
-def usable_cpus() -> int:
-    """CPUs this process may run on, by its affinity and its control group's quota."""
-    cpus = len(os.sched_getaffinity(0))
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return cpus if quota == "max" else max(1, min(cpus, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return cpus
 
 
 def _silent(stage: str, fraction: float) -> None:
