@@ -2,6 +2,7 @@
 
     python -m benchmarks.accuracy MODEL.gguf [--prompts FOLDER] [--tokens 256] [--only TEXT]
     python -m benchmarks.accuracy MODEL.gguf --native [--prompts FOLDER]
+    python -m benchmarks.accuracy MODEL.gguf --kv --prompts FOLDER
 
 The held-out texts are the evaluation text of the tests and, with --prompts, the first rows of gsm8k, humaneval and
 spec_bench files found in that folder. Minutes on a laptop; set OPENBLAS_NUM_THREADS=1 when the machine is shared.
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from benchmarks.accuracy.kv import compare_kv
 from benchmarks.accuracy.native import compare_native
 from benchmarks.accuracy.pieces import SentencePieces
 from benchmarks.accuracy.schemes import Recorder, Runner, Scheme, convert
@@ -37,7 +39,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="tokens of each text")
     parser.add_argument("--only", default="", help="run the schemes whose name contains this")
     parser.add_argument("--native", action="store_true", help="the engine's default against its bf16, on more text")
+    parser.add_argument("--kv", action="store_true", help="bf16 and int8 caches at 512, 2,048 and 8,192 tokens")
     arguments = parser.parse_args()
+    if arguments.kv:
+        compare_kv(arguments.model, arguments.prompts)
+        return
     if arguments.native:
         compare_native(arguments.model, arguments.prompts)
         return

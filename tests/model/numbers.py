@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace import _native
+from tailrace.engine.kv.stored import stored_kv
 from tailrace.engine.weights.load import LoadedModel
 from tailrace.text.tokenizer import Tokenizer
 from tests.reference.compare import kl, log_softmax
@@ -30,13 +31,13 @@ def windows(ids: Ids) -> list[Ids]:
     return [ids[start : start + WINDOW] for start in range(0, len(ids), WINDOW)]
 
 
-def native_logits(loaded: LoadedModel, ids: Ids) -> F32:
-    """[T, vocab] of one sequence from position 0."""
+def native_logits(loaded: LoadedModel, ids: Ids, kv: str = "auto") -> F32:
+    """[T, vocab] of one sequence from position 0; `kv` as the setting."""
     blocks = -(-len(ids) // _native.BLOCK_TOKENS)
-    kv = _native.KvCache(loaded.model, blocks)
+    cache = _native.KvCache(loaded.model, blocks, stored_kv(kv, loaded.spec, loaded.weights))
     ends, firsts = np.array([0, len(ids)], np.int32), np.zeros(1, np.int32)
     table, every = np.arange(blocks, dtype=np.int32)[None], np.arange(len(ids), dtype=np.int32)
-    loaded.model.forward(kv, ids, ends, firsts, table, every)
+    loaded.model.forward(cache, ids, ends, firsts, table, every)
     return loaded.model.logits()
 
 
@@ -88,5 +89,5 @@ def together(parts: Sequence[Difference]) -> Difference:
     return Difference(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Difference)))
 
 
-def native_log_probs(loaded: LoadedModel, ids: Ids) -> F32:
-    return log_softmax(native_logits(loaded, ids))
+def native_log_probs(loaded: LoadedModel, ids: Ids, kv: str = "auto") -> F32:
+    return log_softmax(native_logits(loaded, ids, kv))

@@ -52,8 +52,8 @@ def exact(path: Path, text: Ids) -> F32:
     return Gemma3Reference(path).logits(text.tolist())
 
 
-def agreement(loaded: LoadedModel, text: Ids, exact: F32) -> Agreement:
-    found = compare(exact, native_log_probs(loaded, text), text.tolist())
+def agreement(loaded: LoadedModel, text: Ids, exact: F32, kv: str = "auto") -> Agreement:
+    found = compare(exact, native_log_probs(loaded, text, kv), text.tolist())
     print(found)
     return found
 

@@ -29,7 +29,7 @@ from tests.reference.compare import log_softmax
 from tests.reference.llama import LlamaReference
 
 FEW = 128  # tokens for the portable kernels, which take a long time
-Measure = Callable[[str, str], Difference]
+Measure = Callable[..., Difference]
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +47,23 @@ def expected(smollm2_path: Path, texts: list[Ids]) -> list[F32]:
 @pytest.fixture(scope="module")
 def measure(load: Load, texts: list[Ids], expected: list[F32]) -> Measure:
     @cache
-    def measured(weights: str, isa: str) -> Difference:
+    def measured(weights: str, isa: str, kv: str = "auto") -> Difference:
         few = isa == "portable"
         ids = [texts[0][:FEW]] if few else texts
         wanted = [expected[0][:FEW]] if few else expected
         loaded = load(weights, isa)
-        found = difference(wanted, [native_log_probs(loaded, one) for one in ids], ids)
-        print(f"{weights} on {isa}, {found}")
+        found = difference(wanted, [native_log_probs(loaded, one, kv) for one in ids], ids)
+        print(f"{weights} on {isa}, KV {kv}, {found}")
         return found
 
     return measured
 
 
 @pytest.mark.parametrize("isa", _native.variants())
-def test_the_default_is_near_float32(measure: Measure, isa: str) -> None:
-    found = measure("auto", isa)
+@pytest.mark.parametrize("kv", ["auto", "bf16"])
+def test_the_default_is_near_float32(measure: Measure, isa: str, kv: str) -> None:
+    """Its cache is int8. Measured: 0.0074, with a bf16 cache 0.0071."""
+    found = measure("auto", isa, kv)
     assert found.kl.mean() <= 0.01
     assert found.top1.mean() >= 0.93
     assert np.quantile(found.kl, 0.99) < 0.08, "no position is far off"

@@ -22,6 +22,7 @@ from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.models.registry import describe
 from tailrace.engine.store.digest import remembered_sha256, sha256_file, sha256_files
 from tailrace.engine.weights.checkpoint import Checkpoint
+from tailrace.engine.weights.even_keys import even_keys
 from tailrace.engine.weights.open import open_checkpoint
 from tailrace.engine.weights.pack import EMBEDDING, STORED_EMBEDDINGS, Progress, pack_weights
 from tailrace.engine.weights.packed_cache import CacheKey, Packed, PackedCache
@@ -195,7 +196,7 @@ def _set_parts(model: _native.Model, source: WeightSource, packed: Packed, max_c
     rows, fmt = _embedding(source, packed)
     model.set_embedding(rows, fmt)
     sizes[f"embedding {fmt}"] = rows.nbytes
-    for name, weight in source.norms().items():
+    for name, weight in even_keys(source.norms(), source.spec).items():
         model.set_norm(name, weight)
     for name, bias in source.biases().items():
         model.set_bias(name, bias)
