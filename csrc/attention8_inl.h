@@ -39,7 +39,7 @@ inline int steps_quads(const Right& right, int step) {
   return left < kInnerStep / 4 ? left : kInnerStep / 4;
 }
 
-// Shared by the variants without tiles: 16-bit products of pairs.
+// Shared by the variants for AVX2 and for any CPU: 16-bit products of pairs.
 struct VectorProducts {
   static constexpr int kRows = 6;
   static size_t space_bytes(int) { return 0; }

@@ -59,6 +59,6 @@ void attention_bf16(const AttentionTask& task, int segment, const Partial& out, 
 
 template <class Ops>
 void attention_segment(const AttentionTask& task, int segment, const Partial& out, const Scratch& scratch) {
-  if (task.kv.layout.int8()) return attention_int8<VectorProducts>(task, segment, out, scratch);
+  if (task.kv.layout.int8()) return attention_int8<typename Ops::Products>(task, segment, out, scratch);
   attention_bf16<Ops>(task, segment, out, scratch);
 }

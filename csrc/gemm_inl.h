@@ -15,6 +15,7 @@
 //
 // Ops of a variant:
 //   kRows                                      rows of the register tile
+//   Products                                   of attention over an int8 cache
 //   row_stride(w, m)                           bytes between quantized rows
 //   dot_bf16(rows, x[], panel, pairs, out, out_stride, first)
 //   products(tile, work, sums)                 the integer sums of a task: widened_products, given the following, or its own

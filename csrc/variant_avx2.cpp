@@ -155,6 +155,7 @@ TAILRACE_KERNEL void dot_bf16_rows(const float* const* rows, const uint8_t* pane
 }
 
 struct Avx2Ops {
+  using Products = VectorProducts;
   static constexpr int kRows = 6;
   static constexpr int kStreamNibbles = kRows, kStreamBytes = 2 * kRows;
 

@@ -318,9 +318,65 @@ TAILRACE_KERNEL void dot_bf16_rows(const float* const* rows, const uint8_t* pane
   TAILRACE_UNROLL for (int r = 0; r < R; ++r) store64(out + r * stride, acc[r]);
 }
 
+// ---- integers of an int8 cache ----
+
+// Sums of even and of odd bytes apart where there are few rows.
+template <int R>
+TAILRACE_KERNEL void multiply_words(const Left& left, const Right& right, int32_t* sums) {
+  constexpr int kSums = R <= 4 ? 2 : 1;
+  i32x16 acc[R][2][kSums] = {};
+  for (int s = 0; s < right.steps; ++s) {
+    const uint8_t *first = right.panel[0][s], *second = right.panel[1][s];
+    const int16_t* x = left.x + (right.first_step + s) * kInnerStep;
+    for (const int16_t* end = x + 4 * steps_quads(right, s); x < end; x += 4, first += 64, second += 64) {
+      const u16x32 w[2] = {load64<u16x32>(first), load64<u16x32>(second)};
+      TAILRACE_UNROLL for (int odd = 0; odd < 2; ++odd) {
+        i32x16 words[2];
+        TAILRACE_UNROLL for (int p = 0; p < 2; ++p) words[p] = (i32x16)((i16x32)(odd ? w[p] : w[p] << 8) >> 8);
+        TAILRACE_UNROLL for (int r = 0; r < R; ++r) {
+          const i32x16 pair = splat32(x + r * left.stride + 2 * odd);
+          TAILRACE_UNROLL for (int p = 0; p < 2; ++p) {
+            i32x16& sum = acc[r][p][odd % kSums];
+            sum = dot_words(sum, pair, words[p]);
+          }
+        }
+      }
+    }
+  }
+  TAILRACE_UNROLL for (int r = 0; r < R; ++r) {
+    TAILRACE_UNROLL for (int p = 0; p < 2; ++p) {
+      store64(sums + r * kProductColumns + p * kPanel, kSums > 1 ? acc[r][p][0] + acc[r][p][kSums - 1] : acc[r][p][0]);
+    }
+  }
+}
+
+struct WordProducts {
+  static constexpr int kRows = 6;  // of more, addresses no longer fit the registers
+  static size_t space_bytes(int) { return 0; }
+
+  // Every four values in the order 0 2 1 3: pairs meet the even bytes of a column, then the odd ones.
+  static void pack(const Left& left, int inner) {
+    for (int r = 0; r < left.rows; ++r) {
+      for (int16_t *x = left.x + r * left.stride, *end = x + inner; x < end; x += 8) {
+        i16x8 v;
+        __builtin_memcpy(&v, x, sizeof v);
+        v = __builtin_shuffle(v, i16x8{0, 2, 1, 3, 4, 6, 5, 7});
+        __builtin_memcpy(x, &v, sizeof v);
+      }
+    }
+  }
+
+  static void multiply(const Left& left, const Right& right, int32_t* sums) {
+    constexpr decltype(&multiply_words<1>) kernels[] = {multiply_words<1>, multiply_words<2>, multiply_words<3>,
+                                                        multiply_words<4>, multiply_words<5>, multiply_words<6>};
+    kernels[left.rows - 1](left, right, sums);
+  }
+};
+
 // ---- a task ----
 
 struct Avx512Ops {
+  using Products = WordProducts;
   static constexpr int kRows = kTileRows;
 
   static int64_t row_stride(const Linear& w, int m) { return ByteRows::stride(w, m); }
@@ -396,7 +452,8 @@ struct Avx512Ops {
 };
 
 inline size_t work_bytes(int max_k, int head_dim, int group) {
-  return scratch_bytes(max_k, head_dim, group) + 4 * static_cast<size_t>(max_k) * kPanel;  // two panels and their wide channels
+  const size_t panels = 4 * static_cast<size_t>(max_k) * kPanel;  // two, and their wide channels
+  return scratch_bytes(max_k, head_dim, group) + panels + attention8_bytes<WordProducts>(head_dim);
 }
 
 // Constants only: code of this file must not run before the CPU is known to have AVX-512.

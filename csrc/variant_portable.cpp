@@ -67,6 +67,7 @@ inline void dot_row(const int16_t* x, const int16_t* panel, int pairs, int32_t* 
 #endif
 
 struct PortableOps {
+  using Products = VectorProducts;
   static constexpr int kRows = 6;
   static constexpr int kStreamNibbles = kRows, kStreamBytes = kRows;
 
