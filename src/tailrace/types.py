@@ -218,6 +218,8 @@ class Prefill(NamedTuple):
     done: int = 0
     share_group: int = 0
     weight: float = 1.0
+    step_share: float = 1.0
+    background: bool = False
 
 
 @dataclass(frozen=True, slots=True)

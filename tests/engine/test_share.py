@@ -5,11 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.engine.share import Want, divide
+from tailrace.engine.share import Served, Want, divide
 
-wants = st.lists(
-    st.builds(Want, st.integers(1, 5000), st.integers(0, 3), st.sampled_from([0.5, 1.0, 4.0])), max_size=40
-)
+plain = st.tuples(st.integers(1, 5000), st.integers(0, 3), st.sampled_from([0.5, 1.0, 4.0]))
+wants = st.lists(plain.map(lambda fields: Want(*fields)), max_size=40)
+any_wants = st.lists(
+    st.builds(
+        Want, st.integers(1, 5000), st.integers(0, 3), st.sampled_from([0.5, 1.0, 4.0]), st.floats(0, 9),
+        st.sampled_from([0.25, 0.5, 1.0]), st.booleans(), st.floats(0, 9),
+    ),
+    max_size=30,
+)  # fmt: skip
 
 
 @given(st.integers(1, 3000), wants)
@@ -37,10 +43,56 @@ def test_what_the_shares_leave_goes_to_the_shortest() -> None:
 
 def test_groups_share_by_weight_not_by_number_of_prompts() -> None:
     grants = divide(1024, [Want(9000, 1, 1.0)] + [Want(9001, 2, 1.0)] * 4)
-    assert grants[0] == 256 + 512
-    assert grants[1:] == [64] * 4
+    assert grants == [512, 64 + 256, 64, 64, 64]
     grants = divide(1024, [Want(9000, 1, 1.0), Want(9001, 2, 3.0)])
-    assert grants == [128 + 512, 384]
+    assert grants == [256, 768]
+
+
+def test_what_a_group_does_not_want_goes_to_the_others() -> None:
+    assert divide(1000, [Want(9000, 1), Want(9000, 2), Want(100, 3)]) == [450, 450, 100]
+
+
+def test_the_group_served_least_moves_when_not_all_can() -> None:
+    wants = [Want(900, group, served=float(9 - group)) for group in range(10)]
+    assert [grant > 0 for grant in divide(64, wants)] == [False] * 8 + [True] * 2
+
+
+def test_no_prompt_takes_more_than_its_share_of_a_step() -> None:
+    assert divide(400, [Want(9000, most=0.25)]) == [100]
+    assert divide(100, [Want(9000, most=0.25)]) == [64]  # not so small that the step costs more than its work
+    assert divide(400, [Want(9000, 1, most=0.25), Want(9000, 2)]) == [100, 300]
+
+
+def test_background_gets_what_the_others_leave() -> None:
+    assert divide(400, [Want(9000, background=True), Want(300)]) == [100, 300]
+    assert divide(400, [Want(9000, background=True), Want(500)]) == [0, 400]
+
+
+def test_inside_a_group_the_earliest_deadline_then_the_shortest() -> None:
+    grants = divide(512, [Want(900, deadline=9.0), Want(900, deadline=3.0), Want(800, deadline=9.0)])
+    assert grants == [85, 85 + 257, 85]
+
+
+@given(st.integers(1, 3000), any_wants)
+def test_grants_are_within_all_bounds(budget: int, wants: list[Want]) -> None:
+    grants = divide(budget, wants)
+    assert all(0 <= grant <= want.tokens for grant, want in zip(grants, wants, strict=True))
+    assert sum(grants) <= budget
+    for grant, want in zip(grants, wants, strict=True):
+        assert want.most == 1.0 or grant <= max(64, budget * want.most)
+    if sum(grants) < budget:
+        capped = [want.tokens if want.most == 1.0 else max(int(budget * want.most), 64) for want in wants]
+        assert all(grant == min(cap, want.tokens) for grant, cap, want in zip(grants, capped, wants, strict=True))
+
+
+def test_a_group_that_comes_has_no_credit_and_one_that_left_no_debt() -> None:
+    served = Served()
+    served.of([1, 2])
+    served.add(1, 100, 1.0)
+    served.add(2, 100, 2.0)
+    assert served.of([1, 2, 3]) == {1: 100.0, 2: 50.0, 3: 50.0}
+    assert served.of([1]) == {1: 100.0}
+    assert served.of([1, 2]) == {1: 100.0, 2: 100.0}
 
 
 def test_shares_that_are_not_worth_a_row_are_not_made() -> None:

@@ -39,11 +39,14 @@ class SchedulerProgram(RuleBasedStateMachine):
         n=st.sampled_from([1, 1, 2, 3]),
         priority=st.integers(0, 1),
         scores=st.sampled_from([None, None, 1]),
+        background=st.booleans(),
     )
-    def submit(self, length: int, family: int, most: int, n: int, priority: int, scores: int | None) -> None:
+    def submit(
+        self, length: int, family: int, most: int, n: int, priority: int, scores: int | None, background: bool
+    ) -> None:
         one = request(
             f"r{len(self.requests)}", prompt(length, family), most, n=n, priority=priority, prompt_logprobs=scores,
-            sampling=seeded(family),
+            background=background, share_group=family, step_share=0.25 if family else 1.0, sampling=seeded(family),
         )  # fmt: skip
         self.requests[one.id] = one
         self.rig.submit(one)

@@ -15,6 +15,7 @@ from itertools import count
 
 from tailrace.clock import Clock
 from tailrace.engine.loop import Delivery, EngineLoop
+from tailrace.engine.outlook import prefill
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.sequence import Group, State
 from tailrace.engine.stats import EngineStats
@@ -26,7 +27,6 @@ from tailrace.types import (
     Inspection,
     LoadReport,
     Outlook,
-    Prefill,
     TokenEvent,
     Tokens,
 )
@@ -160,11 +160,7 @@ class EngineBackend:
         """What is submitted and not started counts as a prompt that is."""
         found = self.engine.outlook()
         leaders = [stream.group.sequences[0] for stream in self._streams.values()]
-        waiting = tuple(
-            Prefill(one.known, 0, one.group.request.share_group, one.group.request.weight)
-            for one in leaders
-            if one.state is State.WAITING
-        )
+        waiting = tuple(prefill(one.group.request, one.known) for one in leaders if one.state is State.WAITING)
         return replace(found, prefills=found.prefills + waiting) if waiting else found
 
     def inspect(self) -> Inspection:
@@ -215,7 +211,7 @@ class EngineBackend:
         for stream in self._streams.values():
             for sequence in stream.group.sequences:
                 if sequence.state is State.WAITING:
-                    pledged += kv.blocks_for(sequence.known) + 1
+                    pledged += 1 if sequence.table is not None else kv.blocks_for(sequence.known) + 1
                 elif sequence.state is State.HELD:
                     pledged += 1
         return kv.available - running - pledged

@@ -19,14 +19,14 @@ from tailrace.control.fair_queue import FairQueue, QueueRules
 from tailrace.control.foresight import Around, Foresight, Times
 from tailrace.control.kv_admission import Demand, KvAdmission
 from tailrace.control.room import Given, Room, prompt_blocks, room
+from tailrace.control.step_share import step_share
 from tailrace.control.ticket import Ticket
+from tailrace.engine.outlook import prefill
 from tailrace.policy import RequestClass
-from tailrace.types import GenerateRequest, Prefill
+from tailrace.types import GenerateRequest
 
 if TYPE_CHECKING:
     from tailrace.control.run import Run
-
-_LONG_STEP_SHARE = 0.5  # part of a step's prefill budget that long prompts get, so that the next short one waits less
 
 
 class Dispatch:
@@ -138,7 +138,7 @@ class Dispatch:
     def _around(self) -> Around:
         remaining = [self._left(run) for run in self.running.values() for _ in range(run.open_choices)]
         pending = [
-            Prefill(max(run.ticket.estimate.uncached_tokens, 1), 0, run.ticket.share_group, run.ticket.weight)
+            prefill(run.request, max(run.ticket.estimate.uncached_tokens, 1))
             for run in self.running.values()
             if not run.begun
         ]
@@ -177,5 +177,5 @@ def scheduled(request: GenerateRequest, ticket: Ticket) -> GenerateRequest:
         share_group=ticket.share_group,
         deadline=ticket.deadline,
         background=background,
-        step_share=_LONG_STEP_SHARE if ticket.request_class is RequestClass.LONG else 1.0,
+        step_share=step_share(ticket),
     )

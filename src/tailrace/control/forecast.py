@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import inf
 
 from tailrace.control.work_ahead import Ahead
 from tailrace.engine.share import Want, divide
@@ -36,7 +37,7 @@ def first_token(outlook: Outlook, prompt: Prefill) -> float:
     step, tokens = 0.0, 0
     for _ in range(_STEPS):
         budget = outlook.chunk if decodes else outlook.idle_chunk
-        grants = divide(budget, [Want(p.todo, p.share_group, p.weight) for p in prompts])
+        grants = divide(budget, [_want(p) for p in prompts])
         attention = sum(grant * (p.done + grant / 2) for grant, p in zip(grants, prompts, strict=True))
         tokens = sum(grants)
         step = costs.step + costs.prefill * tokens + costs.decode * decodes + costs.kv * kv_tokens
@@ -81,3 +82,7 @@ def start(outlook: Outlook, ahead: Ahead, free: int, remaining: Sequence[float],
             prefill += each
             heappush(ends, steps + (prefill / chunk if chunk > 0.0 else 1.0) + output)
     return Start(now * max(1.0, (count + 1) / (_STARTS + 1)), prefill)
+
+
+def _want(prompt: Prefill) -> Want:
+    return Want(prompt.todo, prompt.share_group, prompt.weight, inf, prompt.step_share, prompt.background)

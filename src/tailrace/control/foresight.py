@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tailrace.backends.base import Backend
+from tailrace.control.classes import Band
 from tailrace.control.forecast import first_token, start
 from tailrace.control.prediction_error import PredictionErrors
+from tailrace.control.step_share import step_share
 from tailrace.control.ticket import Ticket
 from tailrace.control.work_ahead import Ahead
 from tailrace.types import Outlook, Prefill, StepCosts
@@ -110,10 +112,7 @@ class Foresight:
 
     def _times(self, ticket: Ticket, outlook: Outlook, around: Around, ahead: Ahead) -> Times:
         expected, costs = ticket.estimate, outlook.costs
-        own = Prefill(
-            max(expected.uncached_tokens, 1), expected.prompt_tokens - expected.uncached_tokens,
-            ticket.share_group, ticket.weight,
-        )  # fmt: skip
+        own = self._own(ticket)
         wait = 0.0
         if ahead.requests >= 0.5 or around.free < expected.sequences:
             pace = _typical(costs) / _typical(self._backend.caps.costs)
@@ -126,6 +125,13 @@ class Foresight:
         tpot = costs.step + costs.decode * (outlook.decodes + expected.sequences)
         tpot += costs.kv * (outlook.kv_tokens + expected.sequences * expected.prompt_tokens)
         return Times(wait, ttft, tpot, ttft + tpot * max(expected.output_mean - 1.0, 0.0))
+
+    def _own(self, ticket: Ticket) -> Prefill:
+        known = ticket.estimate
+        cached = known.prompt_tokens - known.uncached_tokens
+        background = ticket.band == Band.BACKGROUND
+        todo = max(known.uncached_tokens, 1)
+        return Prefill(todo, cached, ticket.share_group, ticket.weight, step_share(ticket), background)
 
     def _token_seconds(self, ticket: Ticket) -> float:
         """Standard device-seconds of one token of an answer like this one's."""

@@ -6,7 +6,7 @@ from tailrace.engine.cost import CostModel
 from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import State
 from tailrace.engine.step import StepPlan
-from tailrace.types import Outlook, Prefill
+from tailrace.types import GenerateRequest, Outlook, Prefill
 
 
 def outlook(scheduler: Scheduler, cost: CostModel, step: tuple[StepPlan, float] | None, now: float) -> Outlook:
@@ -21,10 +21,15 @@ def outlook(scheduler: Scheduler, cost: CostModel, step: tuple[StepPlan, float] 
         done = sequence.computed + ahead
         todo = sequence.known - done
         if todo > 1 or (todo == 1 and not sequence.generated):
-            prefills.append(Prefill(todo, done, request.share_group, request.weight))
+            prefills.append(prefill(request, todo, done))
         else:
             decodes += 1 + len(sequence.followers)
             kv_tokens += (done + 1) * (1 + len(sequence.followers))
     left = 0.0 if step is None else max(step[1] - now, 0.0)
     chunk, idle = scheduler.budget.chunk_tokens(max(decodes, 1), kv_tokens), scheduler.budget.chunk_tokens(0, 0)
     return Outlook(left, tuple(prefills), decodes, kv_tokens, cost.costs, chunk, idle)
+
+
+def prefill(request: GenerateRequest, todo: int, done: int = 0) -> Prefill:
+    """A request's prompt with so many tokens to do."""
+    return Prefill(todo, done, request.share_group, request.weight, request.step_share, request.background)

@@ -11,6 +11,10 @@ needs, and as many are kept as the sampler confirms (`engine/spec`). The counter
 When blocks run out while decoding, the newest sequence of the lowest priority is preempted: it keeps its tokens,
 gives up its blocks and waits first in line to be recomputed. None is preempted more than `max_preemptions` times
 while another can be; when no victim is left the step goes on without that row.
+
+A waiting sequence of higher priority takes the slot of a running one that has no token yet, or is background: that
+one is parked, which loses nothing while its blocks are not needed. Background rows sit out steps that compute other
+prompts (`max_yields` in a row), and their prompts get what the others leave of a step.
 """
 
 from __future__ import annotations
@@ -19,13 +23,15 @@ from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Protocol
 
 from tailrace.engine.kv.manager import BlockTable, KvManager
 from tailrace.engine.sequence import NO_SLOT, Group, Sequence, State
-from tailrace.engine.share import Want, divide
-from tailrace.engine.spec.draft import Drafter, guess_reads, verify
-from tailrace.engine.step import BAD, Draft, Preemption, Row, StepPlan, StepResult, Update, Work
+from tailrace.engine.share import Served, Want, divide
+from tailrace.engine.spec.draft import Drafter, verify
+from tailrace.engine.step import BAD, Preemption, Row, StepPlan, StepResult, Update, Work
+from tailrace.engine.step_draft import StepDraft
 from tailrace.errors import ContextLengthExceeded, InternalError, InvalidRequest
 from tailrace.types import FinishReason, GenerateRequest
 
@@ -36,6 +42,7 @@ class Limits:
     max_context: int = 8192
     vocab_size: int = 1 << 31
     max_preemptions: int = 3  # of one sequence, while another can be preempted
+    max_yields: int = 31  # steps in a row that background rows sit out
     score_rows: int = 64  # prompt rows with logits in one step, which bounds their memory
 
 
@@ -55,48 +62,6 @@ class FixedBudget:
         return self.tokens
 
 
-class _Draft:
-    """A plan in the making."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.samplers: list[Sequence] = []
-        self.sample_rows: list[int] = []
-        self.preemptions: list[Preemption] = []
-        self.stalled: set[Sequence] = set()  # decode rows that get no block in this step
-        self.drafts: list[Draft] = []
-        self.score_rows = 0
-        self.decode = self.kv_tokens = self.prefill = self.attention = 0
-
-    def add_decode(self, sequence: Sequence, first: int) -> None:
-        """A row behind the prompt: it is sampled, and has no followers and no scores."""
-        self.samplers.append(sequence)
-        self.sample_rows.append(len(self.rows))
-        self.rows.append(Row(sequence, first, 1))
-
-    def add_guesses(self, place: int, guesses: list[int]) -> None:
-        """Widen a row that `add_decode` made."""
-        sequence, first, *_ = self.rows[place]
-        size = len(guesses)
-        sequence.tokens[first + 1 : first + 1 + size] = guesses
-        self.rows[place] = Row(sequence, first, 1 + size)
-        self.drafts.append(Draft(place, self.sample_rows.index(place), len(self.samplers), size))
-        self.samplers += [sequence] * size
-        self.sample_rows += [place] * size
-        self.decode += size
-        self.kv_tokens += size * guess_reads(first)
-
-    def add(self, row: Row) -> None:
-        sequence, first, size, *_ = row
-        if first + size == sequence.known and sequence.group.request.stop.max_tokens:
-            self.samplers.append(sequence)
-            self.sample_rows.append(len(self.rows))
-            for follower in sequence.followers:
-                self.samplers.append(follower)
-                self.sample_rows.append(len(self.rows))
-        self.rows.append(row)
-
-
 class Scheduler:
     def __init__(self, kv: KvManager, limits: Limits, budget: ChunkBudget, drafter: Drafter | None = None) -> None:
         self.kv = kv
@@ -107,6 +72,9 @@ class Scheduler:
         self._waiting: list[tuple[int, int, int, int, Sequence]] = []  # heap; finished ones are dropped when met
         self._slots = list(range(limits.max_sequences - 1, -1, -1))
         self._blocked: tuple[Sequence, int] | None = None  # head that did not fit, and the blocks there were
+        self._parked: list[Sequence] = []  # waiting with their blocks
+        self._served = Served()
+        self._yielded = 0  # steps in a row that background rows sat out
         self._stale = 0  # finished sequences that may still be in the heap
         self.waiting_count = 0  # sequences, further choices included
         self.waiting_tokens = 0  # known tokens of those
@@ -156,6 +124,9 @@ class Scheduler:
         elif sequence.state is State.WAITING:
             self._uncount(sequence)
             self._stale += 1
+            if sequence in self._parked:
+                self._parked.remove(sequence)
+                self._give_up(sequence, forget=forget)
         self._free_slot(sequence)
         sequence.state = State.FINISHED
         sequence.finish = reason
@@ -180,6 +151,7 @@ class Scheduler:
                 sequence.state, sequence.finish, sequence.finished = State.FINISHED, FinishReason.ERROR, now
                 sequence.table, sequence.slot = None, NO_SLOT
         self.running.clear()
+        self._parked.clear()
         self._waiting.clear()
         self._slots = list(range(self.limits.max_sequences - 1, -1, -1))
         self._stale = self.waiting_count = self.waiting_tokens = 0
@@ -195,18 +167,22 @@ class Scheduler:
         return len(self._slots)
 
     def live_tables(self) -> list[BlockTable]:
-        return [sequence.table for sequence in self.running if sequence.table is not None]
+        return [one.table for one in (*self.running, *self._parked) if one.table is not None]
 
     # ---- planning -------------------------------------------------------------------------------------------
 
     def plan(self, now: float) -> StepPlan | None:
         """The next step, or None when there is nothing to do."""
         preemptions: list[Preemption] = []
+        sits_out = self._sits_out()
         while True:
-            draft = _Draft()
+            draft = StepDraft(sits_out)
             self._decode(draft)
             if not draft.preemptions:
-                self._admit(now)
+                self._admit(draft, now)
+                if draft.preemptions:  # some of its rows are of sequences that gave way
+                    preemptions += draft.preemptions
+                    continue
                 self._guess(draft)
             if len(draft.rows) < len(self.running):
                 self._prefill(draft)
@@ -228,12 +204,15 @@ class Scheduler:
             tuple(draft.drafts),
         )
 
-    def _decode(self, draft: _Draft) -> None:
+    def _decode(self, draft: StepDraft) -> None:
         """Rows for the sequences that lack one token."""
         reserve = self.kv.reserve
         for sequence in tuple(self.running):
             first = sequence.computed
             if sequence.known - first != 1 or sequence.state is not State.RUNNING:
+                continue
+            if draft.sits_out and sequence.group.request.background:
+                draft.stalled.add(sequence)
                 continue
             assert sequence.table is not None
             if not reserve(sequence.table, first, first + 1) and not self._make_room(draft, sequence):
@@ -246,7 +225,17 @@ class Scheduler:
             draft.decode += 1
             draft.kv_tokens += first + 1
 
-    def _guess(self, draft: _Draft) -> None:
+    def _sits_out(self) -> bool:
+        """Whether background rows leave this step to prompts that someone waits for."""
+        running = self.running
+        if not running or not running[-1].group.request.background or self._yielded >= self.limits.max_yields:
+            self._yielded = 0
+            return False
+        busy = any(one.todo > 1 and not one.group.request.background for one in running)
+        self._yielded = self._yielded + 1 if busy else 0
+        return busy
+
+    def _guess(self, draft: StepDraft) -> None:
         """Ask the drafter about the rows behind their prompts."""
         rows = draft.rows
         places = [place for place, row in enumerate(rows) if row.first >= row.sequence.group.prompt_tokens]
@@ -268,11 +257,13 @@ class Scheduler:
             return size
         return min(size, held)
 
-    def _make_room(self, draft: _Draft, sequence: Sequence) -> bool:
+    def _make_room(self, draft: StepDraft, sequence: Sequence) -> bool:
         """Preempt from the end of the order until `sequence` has its block; False when it must sit out or went."""
         table = sequence.table
         assert table is not None
         while not self.kv.reserve(table, sequence.computed, sequence.known):
+            if self._drop_parked(draft):
+                continue
             victim = self._victim(sequence)
             if victim is None:
                 return False
@@ -289,27 +280,86 @@ class Scheduler:
                 break
         return None
 
-    def _preempt(self, draft: _Draft, sequence: Sequence, reason: str) -> None:
-        draft.preemptions.append(Preemption(sequence.group.request.id, sequence.index, sequence.computed, reason))
+    def _preempt(self, draft: StepDraft, sequence: Sequence, reason: str, *, park: bool = False) -> None:
+        """Back among the waiting, first of its priority; `park`: with its blocks."""
+        lost = 0 if park else sequence.computed
+        draft.preemptions.append(Preemption(sequence.group.request.id, sequence.index, lost, reason))
         self.running.remove(sequence)
-        self._give_up(sequence)
-        self._free_slot(sequence)
-        for follower in sequence.followers:
-            self._free_slot(follower)
-        sequence.computed = 0
+        for member in (sequence, *sequence.followers):
+            self._free_slot(member)
+        if park:
+            self._parked.append(sequence)
+        else:
+            self._give_up(sequence)
+            sequence.computed = 0
         sequence.preemptions += 1
         sequence.group.preemptions += 1
         self._wait(sequence, preempted=True)
 
-    def _admit(self, now: float) -> None:
+    def _drop_parked(self, draft: StepDraft) -> bool:
+        """Take the blocks of the parked sequence that comes last; it will be recomputed."""
+        if not self._parked:
+            return False
+        sequence = max(self._parked, key=Sequence.order)
+        self._parked.remove(sequence)
+        draft.preemptions.append(
+            Preemption(sequence.group.request.id, sequence.index, sequence.computed, "kv_full_parked")
+        )
+        self._give_up(sequence)
+        sequence.computed = 0
+        return True
+
+    def _admit(self, draft: StepDraft, now: float) -> None:
         """Start waiting sequences in order, while slots and blocks last; nobody overtakes the first that must wait."""
         while self._waiting:
             sequence = self._waiting[0][-1]
             if sequence.state is State.WAITING:
-                if len(self._slots) < 1 + len(sequence.followers) or not self._open(sequence):
+                if not self._slots_for(draft, sequence) or not self._open_or_take(draft, sequence):
                     return
+                heappop(self._waiting)
                 self._start(sequence, now)
-            heappop(self._waiting)
+            else:
+                heappop(self._waiting)
+
+    def _slots_for(self, draft: StepDraft, sequence: Sequence) -> bool:
+        """Enough slots for it and its choices, some taken from sequences of lower priority that can be parked."""
+        need = 1 + len(sequence.followers) - len(self._slots)
+        if need <= 0:
+            return True
+        yielding = [other for other in reversed(self.running) if self._gives_way(other, sequence)]
+        if sum(1 + len(other.followers) for other in yielding) < need:
+            return False
+        for other in yielding:
+            if need > 0:
+                need -= 1 + len(other.followers)
+                self._preempt(draft, other, "priority", park=True)
+        return True
+
+    def _gives_way(self, other: Sequence, sequence: Sequence) -> bool:
+        request = other.group.request
+        return (
+            request.priority < sequence.group.request.priority
+            and (request.background or other.first_token is None)
+            and other.preemptions < self.limits.max_preemptions
+        )
+
+    def _open_or_take(self, draft: StepDraft, sequence: Sequence) -> bool:
+        """Blocks for it: those it was parked with, or new ones, taken from who gives way."""
+        if sequence in self._parked:
+            self._parked.remove(sequence)
+            return True
+        while not self._open(sequence):
+            last = max((*self._parked, *self.running), key=Sequence.order, default=None)
+            if last is None or last.group.request.priority >= sequence.group.request.priority:
+                return False
+            if last in self._parked:
+                self._drop_parked(draft)
+            elif self._gives_way(last, sequence):
+                self._preempt(draft, last, "kv_priority")
+            else:
+                return False
+            self._blocked = None
+        return True
 
     def _open(self, sequence: Sequence) -> bool:
         """Blocks for everything known, leaving one for each running sequence to grow into."""
@@ -336,23 +386,39 @@ class Scheduler:
             member.slot = self._slots.pop()
         if sequence.group.started is None:
             sequence.group.started = now
-        _reuse(sequence, self.kv.matched(sequence.table))
+        if not sequence.computed:  # else it was parked
+            _reuse(sequence, self.kv.matched(sequence.table))
         insort(self.running, sequence, key=Sequence.order)
 
-    def _prefill(self, draft: _Draft) -> None:
+    def _prefill(self, draft: StepDraft) -> None:
         """Divide the chunk budget among the sequences that have no row yet and are not stalled."""
         taken = {row.sequence for row in draft.rows} | draft.stalled
         waiting = [sequence for sequence in self.running if sequence not in taken]
         for sequence in waiting:
             self._extend(sequence)
         budget = max(1, self.budget.chunk_tokens(draft.decode, draft.kv_tokens))
-        wants = [Want(s.todo, s.group.request.share_group, s.group.request.weight) for s in waiting]
-        for sequence, grant in zip(waiting, divide(budget, wants), strict=True):
+        wants = self._wants(waiting)
+        for sequence, want, grant in zip(waiting, wants, divide(budget, wants), strict=True):
             count = self._bounded(draft, sequence, grant)
             if count:
+                self._served.add(want.group, count, want.weight)
                 draft.prefill += count
                 draft.attention += count * (sequence.computed + count // 2)
                 draft.add(self._row(draft, sequence, count))
+
+    def _wants(self, sequences: list[Sequence]) -> list[Want]:
+        served = self._served.of(one.group.request.share_group for one in sequences)
+        wants = []
+        for sequence in sequences:
+            request = sequence.group.request
+            deadline = inf if request.deadline is None else request.deadline
+            wants.append(
+                Want(
+                    sequence.todo, request.share_group, request.weight, deadline, request.step_share,
+                    request.background, served[request.share_group],
+                )
+            )  # fmt: skip
+        return wants
 
     def _extend(self, sequence: Sequence) -> None:
         """Skip what another sequence with the same tokens has committed meanwhile."""
@@ -363,12 +429,12 @@ class Scheduler:
         if self.kv.prefix_cache:
             _reuse(sequence, self.kv.extend(table, sequence.tokens[: sequence.known]))
 
-    def _bounded(self, draft: _Draft, sequence: Sequence, count: int) -> int:
+    def _bounded(self, draft: StepDraft, sequence: Sequence, count: int) -> int:
         if sequence.scored < sequence.group.prompt_tokens and sequence.group.wants_scores:
             return min(count, self.limits.score_rows - draft.score_rows)
         return count
 
-    def _row(self, draft: _Draft, sequence: Sequence, count: int) -> Row:
+    def _row(self, draft: StepDraft, sequence: Sequence, count: int) -> Row:
         first, group = sequence.computed, sequence.group
         if not group.wants_scores or sequence.scored >= group.prompt_tokens:
             return Row(sequence, first, count)

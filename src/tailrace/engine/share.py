@@ -1,48 +1,130 @@
 """How the prefill budget of one step is divided among the prompts that wait for it. Pure arithmetic.
 
-Half of the budget is shared by weight, so that every prompt moves each step; what is left goes to the shortest
-first, which ends short prompts early and so lowers the mean time to the first token. No prompt gets everything
-while another waits. Shares below `least` tokens are not worth a row: then fewer prompts take part, the oldest
-always among them, so that none starves behind a stream of short ones.
+Background prompts get what the others leave. The rest is split among share groups by weight; what a group does not
+want goes to the others. Inside a group half is shared evenly, so that every prompt moves each step; what is left goes
+to the earliest deadline, then to the shortest, which ends short prompts early and so lowers the mean time to the
+first token. No prompt gets everything while another waits, and none more than its own share of a step, which keeps
+the step short for whoever comes during it. Shares below `least` tokens are not worth a row: then fewer groups take
+part, those that were served least so far, and fewer prompts of a group, the oldest always among them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
+
+LEAST = 32  # tokens that are worth a row
+_LEAST_SHARE = 64  # tokens of a step that no cap goes below
 
 
 class Want(NamedTuple):
-    """One prompt, in order of age: tokens still to compute, its share group and that group's weight."""
+    """One prompt, in order of age: tokens still to compute, its share group and that group's weight.
+
+    `most`: part of the budget that it may take at most. `served`: what its group was given over its weight.
+    """
 
     tokens: int
     group: int = 0
     weight: float = 1.0
+    deadline: float = inf
+    most: float = 1.0
+    background: bool = False
+    served: float = 0.0
 
 
-def divide(budget: int, wants: Sequence[Want], least: int = 32) -> list[int]:
-    """Tokens for each want: together at most `budget`, none more than it wants, nothing left over needlessly."""
+class Served:
+    """Prefill tokens over weight that each share group was given. A group that comes is lifted to the least of those
+    that are here, so that having been away is no credit; one that left is forgotten."""
+
+    def __init__(self) -> None:
+        self._counters: dict[int, float] = {}
+
+    def of(self, groups: Iterable[int]) -> Mapping[int, float]:
+        """Of the groups that have prompts now."""
+        here = set(groups)
+        floor = min((self._counters[group] for group in here if group in self._counters), default=0.0)
+        self._counters = {group: self._counters.get(group, floor) for group in here}
+        return self._counters
+
+    def add(self, group: int, tokens: int, weight: float) -> None:
+        self._counters[group] = self._counters.get(group, 0.0) + tokens / weight
+
+
+def divide(budget: int, wants: Sequence[Want], least: int = LEAST) -> list[int]:
+    """Tokens for each want: together at most `budget`, none more than it wants and may have."""
     grants = [0] * len(wants)
-    if sum(want.tokens for want in wants) <= budget:
-        return [want.tokens for want in wants]
-    by_length = sorted(range(1, len(wants)), key=lambda i: (wants[i].tokens, i))
-    takers = [0, *by_length][: max(2, budget // (2 * least))]
+    capped = [_capped(want, budget) for want in wants]
     left = budget
-    for index, floor in zip(takers, _floors(budget // 2, [wants[i] for i in takers]), strict=True):
-        grants[index] = min(wants[index].tokens, floor)
-        left -= grants[index]
-    chosen = set(takers)
-    for index in sorted(range(len(wants)), key=lambda i: (i not in chosen, wants[i].tokens, i)):
-        more = min(wants[index].tokens - grants[index], left)
-        grants[index] += more
-        left -= more
+    for background in (False, True):
+        places = [i for i, want in enumerate(capped) if want.background is background]
+        if places and left > 0:
+            for place, grant in zip(places, _among(left, [capped[i] for i in places], least), strict=True):
+                grants[place] = grant
+                left -= grant
     return grants
 
 
-def _floors(amount: int, wants: list[Want]) -> list[int]:
-    """Split by group weight, evenly inside a group."""
-    members = Counter(want.group for want in wants)
-    weights = [want.weight / members[want.group] for want in wants]
-    total = sum(weights)
-    return [int(amount * weight / total) for weight in weights]
+def _capped(want: Want, budget: int) -> Want:
+    if want.most >= 1.0:
+        return want
+    return want._replace(tokens=min(want.tokens, max(int(budget * want.most), _LEAST_SHARE)))
+
+
+def _among(budget: int, wants: Sequence[Want], least: int) -> list[int]:
+    if sum(want.tokens for want in wants) <= budget:
+        return [want.tokens for want in wants]
+    members: dict[int, list[int]] = {}
+    for place, want in enumerate(wants):
+        members.setdefault(want.group, []).append(place)
+    if len(members) == 1:
+        return _in_group(budget, wants, least)
+    grants = [0] * len(wants)
+    for group, amount in _by_weight(budget, wants, members, least).items():
+        places = members[group]
+        for place, grant in zip(places, _in_group(amount, [wants[i] for i in places], least), strict=True):
+            grants[place] = grant
+    return grants
+
+
+def _by_weight(budget: int, wants: Sequence[Want], members: Mapping[int, Sequence[int]], least: int) -> dict[int, int]:
+    """What each group gets. The one served least takes what rounding leaves."""
+    asked = {group: sum(wants[i].tokens for i in places) for group, places in members.items()}
+    order = sorted(members, key=lambda group: (wants[members[group][0]].served, members[group][0]))
+    weights = {group: wants[members[group][0]].weight for group in order[: max(1, budget // least)]}
+    amounts = dict.fromkeys(weights, 0)
+    left = budget
+    while weights and left > 0:
+        total, share = sum(weights.values()), left
+        for group, weight in list(weights.items()):
+            more = min(asked[group] - amounts[group], int(share * weight / total))
+            amounts[group] += more
+            left -= more
+            if amounts[group] == asked[group]:
+                del weights[group]
+        if left < len(weights) or left == share:
+            break
+    for group in order:
+        more = min(asked[group] - amounts.get(group, 0), left)
+        if more > 0:
+            amounts[group] = amounts.get(group, 0) + more
+            left -= more
+    return amounts
+
+
+def _in_group(budget: int, wants: Sequence[Want], least: int) -> list[int]:
+    if sum(want.tokens for want in wants) <= budget:
+        return [want.tokens for want in wants]
+    grants = [0] * len(wants)
+    hurry = sorted(range(1, len(wants)), key=lambda i: (wants[i].deadline, wants[i].tokens, i))
+    takers = [0, *hurry][: max(2, budget // (2 * least))]
+    left, floor = budget, budget // 2 // len(takers)
+    for place in takers:
+        grants[place] = min(wants[place].tokens, floor)
+        left -= grants[place]
+    chosen = set(takers)
+    for place in sorted(range(len(wants)), key=lambda i: (i not in chosen, wants[i].deadline, wants[i].tokens, i)):
+        more = min(wants[place].tokens - grants[place], left)
+        grants[place] += more
+        left -= more
+    return grants

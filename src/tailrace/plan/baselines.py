@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.scheduler import ChunkBudget, FixedBudget, Limits, Scheduler
 from tailrace.engine.sequence import Sequence
+from tailrace.engine.step_draft import StepDraft
 
 WHOLE = 1 << 40  # tokens: no prompt is ever cut
 
@@ -54,7 +55,7 @@ class ClassicScheduler(Scheduler):
         self.wake_at: float | None = None
         self._classic = classic
 
-    def _admit(self, now: float) -> None:
+    def _admit(self, draft: StepDraft, now: float) -> None:
         window = self._classic.window
         if window is not None:
             if self.running or not self.waiting_count:
@@ -64,7 +65,7 @@ class ClassicScheduler(Scheduler):
             if now < self.wake_at and self.waiting_count < self.limits.max_sequences:
                 return
             self.wake_at = None
-        super()._admit(now)
+        super()._admit(draft, now)
 
     def _open(self, sequence: Sequence) -> bool:
         if not self._classic.reserve:

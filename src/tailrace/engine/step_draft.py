@@ -1,0 +1,51 @@
+"""A step's plan in the making: rows, samplers and work counts as the scheduler adds them."""
+
+from __future__ import annotations
+
+from tailrace.engine.sequence import Sequence
+from tailrace.engine.spec.draft import guess_reads
+from tailrace.engine.step import Draft, Preemption, Row
+
+
+class StepDraft:
+    """A plan in the making."""
+
+    def __init__(self, sits_out: bool = False) -> None:
+        """`sits_out`: background rows are not in this step."""
+        self.sits_out = sits_out
+        self.rows: list[Row] = []
+        self.samplers: list[Sequence] = []
+        self.sample_rows: list[int] = []
+        self.preemptions: list[Preemption] = []
+        self.stalled: set[Sequence] = set()  # decode rows that get no block in this step
+        self.drafts: list[Draft] = []
+        self.score_rows = 0
+        self.decode = self.kv_tokens = self.prefill = self.attention = 0
+
+    def add_decode(self, sequence: Sequence, first: int) -> None:
+        """A row behind the prompt: it is sampled, and has no followers and no scores."""
+        self.samplers.append(sequence)
+        self.sample_rows.append(len(self.rows))
+        self.rows.append(Row(sequence, first, 1))
+
+    def add_guesses(self, place: int, guesses: list[int]) -> None:
+        """Widen a row that `add_decode` made."""
+        sequence, first, *_ = self.rows[place]
+        size = len(guesses)
+        sequence.tokens[first + 1 : first + 1 + size] = guesses
+        self.rows[place] = Row(sequence, first, 1 + size)
+        self.drafts.append(Draft(place, self.sample_rows.index(place), len(self.samplers), size))
+        self.samplers += [sequence] * size
+        self.sample_rows += [place] * size
+        self.decode += size
+        self.kv_tokens += size * guess_reads(first)
+
+    def add(self, row: Row) -> None:
+        sequence, first, size, *_ = row
+        if first + size == sequence.known and sequence.group.request.stop.max_tokens:
+            self.samplers.append(sequence)
+            self.sample_rows.append(len(self.rows))
+            for follower in sequence.followers:
+                self.samplers.append(follower)
+                self.sample_rows.append(len(self.rows))
+        self.rows.append(row)
