@@ -149,8 +149,9 @@ class WeightSource:
         for tensor in linear.tensors:
             raw = self.file.raw(tensor)
             here = np.flatnonzero((wanted >= first) & (wanted < first + len(raw)))
-            found.append(read(raw[wanted[here] - first], self.type_of(tensor)))
-            places.append(here)
+            if here.size:
+                found.append(read(raw[wanted[here] - first], self.type_of(tensor)))
+                places.append(here)
             first += len(raw)
         back = np.argsort(np.concatenate(places))
         return tuple(np.concatenate(arrays)[back] for arrays in zip(*found, strict=True))  # type: ignore[return-value]
