@@ -19,7 +19,9 @@ from tailrace.backends.fake import FakeBackend, fake_tokenizer
 from tailrace.clock import Clock, ManualClock, SystemClock
 from tailrace.config import ApiConfig, Config, ControlConfig
 from tailrace.control.pipeline import Pipeline
+from tailrace.control.tenants import Tenants
 from tailrace.observe.metrics import Metrics
+from tailrace.policy import Policy
 from tailrace.text.template import ChatTemplate
 from tests.tiny import CHATML
 
@@ -40,14 +42,16 @@ def make_state(
     *,
     api: dict[str, Any] | None = None,
     control: dict[str, Any] | None = None,
+    policy: Policy | None = None,
     chat: ChatTemplate | None = None,
     clock: Clock | None = None,
 ) -> AppState:
     """Must be called with a running loop. `chat` defaults to ChatML."""
     clock = clock or SystemClock()
     config = Config(api=replace(ApiConfig(), port=0, **(api or {})), control=ControlConfig(**(control or {})))
+    config = replace(config, policy=policy or Policy())
     metrics = Metrics()
-    pipeline = Pipeline(backend or FakeBackend(), config.control, clock, metrics)
+    pipeline = Pipeline(backend or FakeBackend(), config.control, clock, metrics, tenants=Tenants.of(config))
     return AppState(config, pipeline, fake_tokenizer(), chat or template(), metrics, clock)
 
 

@@ -109,3 +109,11 @@ def test_a_hash_never_reaches_a_message_when_it_is_a_key(tmp_path: Path) -> None
     with pytest.raises(ConfigError) as caught:
         policy(tmp_path, ACME.replace(HASH, "sk-very-secret"))
     assert "secret" not in caught.value.message
+
+
+def test_the_example_of_the_docs_is_read() -> None:
+    example = Path(__file__).resolve().parents[1] / "docs" / "examples" / "tenants.toml"
+    policy = load(str(example), {}).config.policy
+    assert [tenant.name for tenant in policy.tenants] == ["web", "reports", "trial"]
+    assert policy.classes.interactive == ClassPolicy(ttft=2.0, queue_deadline=20.0)
+    assert policy.rules == (ClassRule(RequestClass.BACKGROUND, tenant="reports", from_tokens=4096),)

@@ -51,6 +51,11 @@ class ControlConfig:
 
     max_waiting_requests: int = knob(256, "requests that may wait", low=0)
     max_waiting_tokens: int = knob(262_144, "prompt tokens over all waiting requests", low=0)
+    long_prompt: int = knob(1024, "uncached prompt tokens from which a request is of class long", low=1)
+    long_output: int = knob(1024, "expected tokens of an answer from which a request is of class long", low=1)
+    deadline_chance: float = knob(0.5, "a request less likely to meet its deadline is refused at once", low=0, high=1)
+    limits_url: str = knob("", "redis://HOST:PORT/DB keeps tenants' limits for several gateways; empty: in process")
+    limits_lease: float = knob(30.0, "time after which a dead gateway's holds in Redis are free", unit="seconds", low=1)
     drain_timeout: float = knob(30.0, "time running requests get after SIGTERM", unit="seconds", low=0)
 
 
@@ -61,6 +66,7 @@ class ApiConfig:
     host: str = knob("127.0.0.1", "address to listen on", filled=True)
     port: int = knob(8000, "port to listen on; 0: any free one", low=0, high=65_535)
     api_keys: tuple[str, ...] = knob((), "accepted key, or sha256:HEX of one; may be repeated", unit="key")
+    admin_keys: tuple[str, ...] = knob((), "as api keys, for /admin routes too; may be repeated", unit="key")
     api_key_file: str = knob("", "file of accepted keys, one a line; # starts a comment")
     max_body_bytes: int = knob(8 * 1024 * 1024, "largest request body", unit="bytes", low=1024)
     max_choices: int = knob(16, "largest n", low=1, high=1024)
@@ -166,7 +172,8 @@ def store_root(config: EngineConfig, environ: Mapping[str, str] | None = None) -
 def warnings(config: Config) -> list[str]:
     """What is allowed and probably not meant."""
     api = config.api
-    if api.api_keys or api.host in ("127.0.0.1", "::1", "localhost"):
+    keys = api.api_keys or api.admin_keys or any(tenant.keys for tenant in config.policy.tenants)
+    if keys or api.host in ("127.0.0.1", "::1", "localhost"):
         return []
     return [f"{api.host} can be reached from other machines and no API key is set: add --api-key or --api-key-file"]
 

@@ -9,6 +9,7 @@ TailraceError
 │   ├── Unauthorized              401
 │   ├── Forbidden                 403  the key is good, but not for this
 │   ├── ModelNotFound             404
+│   ├── NotFound                  404
 │   ├── BodyTooLarge              413
 │   ├── QueueFull                 429  + Retry-After
 │   ├── RateLimited               429  + Retry-After: the caller's own limit
@@ -92,6 +93,11 @@ class Forbidden(RequestError):
 class ModelNotFound(RequestError):
     status = 404
     code = "model_not_found"
+
+
+class NotFound(RequestError):
+    status = 404
+    code = "not_found"
 
 
 class BodyTooLarge(RequestError):

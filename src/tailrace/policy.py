@@ -79,8 +79,8 @@ class TenantPolicy:
     models: tuple[str, ...] = knob((), "models it may use; none: all")
     mode: str = knob("strict", "shadow: limits are decided and recorded, never enforced", choices=("strict", "shadow"))
     shared_cache: bool = knob(False, "prompts may hit the prefix cache of other tenants that say the same")
-    max_waiting_requests: int = knob(0, "requests of it that may wait; 0: its weight's part of all", low=0)
-    max_waiting_tokens: int = knob(0, "prompt tokens of it that may wait; 0: its weight's part of all", low=0)
+    max_waiting_requests: int = knob(0, "requests of it that may wait; 0: half of all, or its weight's part", low=0)
+    max_waiting_tokens: int = knob(0, "prompt tokens of it that may wait; 0: half of all, or its weight's part", low=0)
     limits: Quota = field(default_factory=Quota)
     keys: tuple[KeyPolicy, ...] = ()
 

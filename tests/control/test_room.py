@@ -68,10 +68,10 @@ class Plane:
         self.preempted = [0]  # how many of the engine's waiting had run before, by turn
         self.starts: list[str] = []
 
-    def ask(self, one: GenerateRequest) -> None:
+    async def ask(self, one: GenerateRequest) -> None:
         place = self.pipeline.door()
         try:
-            run = self.pipeline.admit(place, [one], Timeline(self.clock))[0]
+            run = (await self.pipeline.admit(place, [one], Timeline(self.clock)))[0]
         finally:
             place.release()
         self.requests[one.id] = one
@@ -132,7 +132,7 @@ async def test_a_burst_of_long_prompts_waits_in_control() -> None:
     """Memory for two of the prompts, slots for 32: the engine never holds one it cannot start."""
     plane = Plane(blocks=8)
     for serial in range(20):
-        plane.ask(long(serial, 150, 12))  # 3 blocks to the end
+        await plane.ask(long(serial, 150, 12))  # 3 blocks to the end
     await plane.settle()
     assert (plane.pipeline.running, plane.pipeline.waiting) == (2, 18)
     await plane.finish()
@@ -144,7 +144,7 @@ async def test_a_burst_of_long_prompts_waits_in_control() -> None:
 async def test_answers_that_grow_leave_at_most_one_waiting_in_the_engine() -> None:
     plane = Plane(blocks=10)
     for serial in range(16):
-        plane.ask(long(serial, 120 + 7 * serial % 64, 90))
+        await plane.ask(long(serial, 120 + 7 * serial % 64, 90))
     await plane.finish()
     assert plane.most_waiting <= 1
     plane.answered()
@@ -155,12 +155,12 @@ async def test_the_queue_is_full_in_control_when_memory_is() -> None:
     asked = 0
     with pytest.raises(QueueFull) as caught:
         for asked in range(10):
-            plane.ask(long(asked, 150, 12))
+            await plane.ask(long(asked, 150, 12))
     assert asked == 5  # two run, three wait
     assert caught.value.code == "queue_full"
     await plane.turn()
     with pytest.raises(QueueFull):
-        plane.ask(long(6, 150, 12))  # still, with 30 slots free
+        await plane.ask(long(6, 150, 12))  # still, with 30 slots free
     await plane.finish()
     plane.answered()
 
@@ -168,10 +168,10 @@ async def test_the_queue_is_full_in_control_when_memory_is() -> None:
 async def test_a_prompt_as_large_as_the_memory_runs_alone() -> None:
     """It waits for the engine to be empty, is passed by no more than its own work, and those behind it follow."""
     plane = Plane(blocks=4)
-    plane.ask(long(0, 60, 4))
-    plane.ask(long(1, 250, 6))
+    await plane.ask(long(0, 60, 4))
+    await plane.ask(long(1, 250, 6))
     for serial in range(2, 12):
-        plane.ask(long(serial, 60, 4))
+        await plane.ask(long(serial, 60, 4))
     await plane.finish()
     assert plane.most_waiting == 0
     place = plane.starts.index("r1")
@@ -184,7 +184,7 @@ async def test_a_prompt_as_large_as_the_memory_runs_alone() -> None:
 async def test_short_prompts_start_together_in_one_turn() -> None:
     plane = Plane(blocks=200, slots=16)
     for serial in range(20):
-        plane.ask(long(serial, 10, 3))
+        await plane.ask(long(serial, 10, 3))
     await plane.turn()
     assert len(plane.starts) == 16
     await plane.finish()
@@ -194,11 +194,11 @@ async def test_short_prompts_start_together_in_one_turn() -> None:
 async def test_a_preempted_sequence_has_its_blocks_kept_for_it() -> None:
     plane = Plane(blocks=5)
     plane.pipeline.dispatch.memory.overbook = 9.0  # or the second would wait for the first to end
-    plane.ask(long(0, 100, 120))  # 2 blocks, grows to 4
-    plane.ask(long(1, 60, 100))  # 1 block, grows to 3
+    await plane.ask(long(0, 100, 120))  # 2 blocks, grows to 4
+    await plane.ask(long(1, 60, 100))  # 1 block, grows to 3
     while not plane.scheduler.waiting_count:
         await plane.turn()
-    plane.ask(long(2, 60, 4))
+    await plane.ask(long(2, 60, 4))
     await plane.settle()
     assert plane.pipeline.waiting == 1  # it would take what the preempted one needs
     await plane.finish()
@@ -208,8 +208,8 @@ async def test_a_preempted_sequence_has_its_blocks_kept_for_it() -> None:
 
 async def test_choices_count_beside_the_prompt() -> None:
     plane = Plane(blocks=7)  # 2 for the first prompt, 4 for its choices to grow into, and 2 are wanted
-    plane.ask(request("two", prompt(100, 1), 5, n=4))
-    plane.ask(long(1, 100, 5))
+    await plane.ask(request("two", prompt(100, 1), 5, n=4))
+    await plane.ask(long(1, 100, 5))
     await plane.settle()
     assert (plane.pipeline.running, plane.pipeline.waiting) == (1, 1)
     await plane.finish()
@@ -219,8 +219,8 @@ async def test_choices_count_beside_the_prompt() -> None:
 
 async def test_leaving_frees_blocks_for_the_next() -> None:
     plane = Plane(blocks=4)
-    plane.ask(long(0, 150, 100))
-    plane.ask(long(1, 150, 5))
+    await plane.ask(long(0, 150, 100))
+    await plane.ask(long(1, 150, 5))
     await plane.turn()
     assert plane.pipeline.waiting == 1
     plane.tasks.pop("r0").cancel()
@@ -241,7 +241,7 @@ def test_every_burst_is_answered(blocks: int, sizes: list[tuple[int, int]], turn
     async def burst() -> Plane:
         plane = Plane(blocks, slots=4)
         for serial, (tokens, answer) in enumerate(sizes):
-            plane.ask(long(serial, tokens, answer))
+            await plane.ask(long(serial, tokens, answer))
             for _ in range(turns):
                 await plane.turn()
         await plane.finish()
@@ -259,7 +259,7 @@ async def test_the_fake_backend_has_memory_too() -> None:
     pipeline = Pipeline(fake, ControlConfig(), clock, Metrics())
     place = pipeline.door(6)
     requests = [request(f"r{serial}", np.ones(20, np.int32), 2) for serial in range(6)]
-    runs = pipeline.admit(place, requests, Timeline(clock))
+    runs = await pipeline.admit(place, requests, Timeline(clock))
     tasks = [asyncio.create_task(_all(run)) for run in runs]
     for started in (2, 4, 6):
         await until(lambda started=started: len(fake.started_ids) == started)
@@ -279,12 +279,13 @@ async def _all(run: Run) -> int:
 async def test_an_answer_that_nobody_reads_holds_no_place_once_it_is_made() -> None:
     plane = Plane(blocks=64, slots=2)
     place = plane.pipeline.door()
-    unread = plane.pipeline.admit(place, [request("unread", prompt(5, 1), 4, n=2)], Timeline(plane.clock))[0]
+    runs = await plane.pipeline.admit(place, [request("unread", prompt(5, 1), 4, n=2)], Timeline(plane.clock))
+    unread = runs[0]
     place.release()
     first = await asyncio.gather(anext(unread), plane.turn())  # its reader takes the first events and no more
     assert first[0]
     for serial in range(4):
-        plane.ask(request(f"r{serial}", prompt(5, serial), 4))
+        await plane.ask(request(f"r{serial}", prompt(5, serial), 4))
     await plane.finish()
     plane.tasks["unread"] = asyncio.create_task(plane._read(unread))
     await plane.tasks["unread"]

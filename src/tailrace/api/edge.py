@@ -9,6 +9,7 @@ from uuid import uuid4
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tailrace.api.errors import error_response, internal_error
+from tailrace.api.headers import trail
 from tailrace.api.wire import ClientGone
 from tailrace.clock import Clock
 from tailrace.observe.timeline import Timeline
@@ -19,7 +20,8 @@ _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 class Edge:
-    """`request.state` gets `timeline` and `request_id`; answers get `x-request-id` (the caller's own if it is sane)."""
+    """`request.state` gets `timeline` and `request_id`; answers get `x-request-id` (the caller's own if it is sane)
+    and what `headers.trail` says."""
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:
         self._app = app
@@ -30,7 +32,8 @@ class Edge:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        scope.setdefault("state", {}).update(timeline=Timeline(self._clock), request_id=request_id)
+        timeline = Timeline(self._clock)
+        scope.setdefault("state", {}).update(timeline=timeline, request_id=request_id)
         started = False
         bodiless = scope["method"] == "HEAD"
         if bodiless:  # what GET would answer, without its body
@@ -40,7 +43,8 @@ class Edge:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                own = [(b"x-request-id", request_id.encode()), *trail(timeline)]
+                message["headers"] = [*message.get("headers", ()), *own]
             elif bodiless:
                 message["body"] = b""
             await send(message)

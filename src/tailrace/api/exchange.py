@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
 from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
+from tailrace.api.auth import principal_of
 from tailrace.api.errors import internal_error
+from tailrace.api.headers import DEADLINE, deadline
 from tailrace.api.sse import EventStream
 from tailrace.api.state import AppState
 from tailrace.api.wire import ClientGone, off_loop, read_body, while_connected
+from tailrace.control.intake import Caller
 from tailrace.control.session import Session
 from tailrace.errors import TailraceError
 from tailrace.observe.timeline import Phase, Timeline
@@ -28,10 +31,12 @@ from tailrace.observe.timings import timings
 from tailrace.protocol.answer import Answer, error_event
 from tailrace.protocol.ask import Ask
 from tailrace.protocol.body import parse, unknown_fields
-from tailrace.protocol.sampling import Generation
+from tailrace.protocol.sampling import Generation, Limits
 from tailrace.types import TokenEvent
 
 log = logging.getLogger(__name__)
+
+_JSON_BYTES = 6  # that a character of a prompt has in a body at the most, as in \\u00e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Route:
     answer: type[Answer]
     id_prefix: str
     prompts: Callable[[Any], int]
-    ask: Callable[[Any, str, AppState], Ask]
+    ask: Callable[[Any, str, AppState, Limits], Ask]
 
 
 class Exchange(Response):
@@ -56,6 +61,8 @@ class Exchange(Response):
         self._request = request
         self._id = f"{route.id_prefix}-{uuid4().hex}"
         self._timeline: Timeline = request.state.timeline
+        self._caller = Caller(principal_of(request), ttft=deadline(request.headers.get(DEADLINE)))
+        self._limits = state.limits_of(self._caller.principal)
         self._outcome = "error"
         self._extra: list[tuple[bytes, bytes]] = []
 
@@ -75,19 +82,22 @@ class Exchange(Response):
         finally:
             if self._timeline.close(self._outcome):
                 self._state.metrics.closed(self._timeline, self._route.name)
+                self._state.records.add(self._request.state.request_id, self._timeline)
 
     async def _whole(self, receive: Receive, send: Send) -> None:
-        self._state.pipeline.look()
+        self._state.pipeline.look(self._caller.principal.tenant)
         body = await read_body(self._request.headers, receive, self._state.config.api.max_body_bytes)
         await while_connected(receive, self._serve(body, send))
 
     async def _serve(self, body: bytes, send: Send) -> None:
         parsed = await off_loop(len(body), lambda: self._parse(body))
-        place = self._state.pipeline.door(self._route.prompts(parsed))
+        tenant, least = self._caller.principal.tenant, self._state.tokenizer.fewest_tokens(len(body) // _JSON_BYTES)
+        place = self._state.pipeline.door(self._route.prompts(parsed), tenant, least)
         try:
             self._timeline.enter(Phase.RENDER)
-            ask = await off_loop(len(body), lambda: self._route.ask(parsed, self._id, self._state))
-            session = Session(self._state.pipeline, place, ask.requests, self._timeline)
+            ask = await off_loop(len(body), lambda: self._route.ask(parsed, self._id, self._state, self._limits))
+            caller = replace(self._caller, traits=parsed.traits(self._route.name))
+            session = await Session.open(self._state.pipeline, place, ask.requests, self._timeline, caller)
         finally:
             place.release()
         try:
@@ -103,7 +113,7 @@ class Exchange(Response):
 
     def _parse(self, body: bytes) -> Generation:
         parsed = parse(self._route.shape, body)
-        parsed.check(self._state.limits)
+        parsed.check(self._limits)
         warning = unknown_fields(parsed)
         if warning is not None:
             self._extra.append((b"x-tailrace-warning", warning.encode()))

@@ -19,11 +19,12 @@ _BODIES: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest, Tokenize
 _MEANING = {
     400: "The request is wrong, or asks for something not supported; the message names the field",
     401: "No API key, or not an accepted one",
+    403: "The key may not do this",
     404: "No such model",
     413: "The body is too large",
-    429: "The queue is full; Retry-After says when to come back",
+    429: "A limit of the caller's own, or a full queue; Retry-After says when to come back",
     500: "This request failed inside the server",
-    503: "Not ready, or stopping",
+    503: "Not ready, stopping, or the deadline cannot be met",
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tailrace.clock import Clock, SystemClock
 from tailrace.config import Config
+from tailrace.control.keys import Principal
 from tailrace.control.pipeline import Pipeline
 from tailrace.observe.metrics import Metrics
+from tailrace.observe.record import Records
 from tailrace.protocol.ask import Template
 from tailrace.protocol.sampling import Limits
 from tailrace.text.tokenizer import Tokenizer
@@ -24,6 +26,7 @@ class AppState:
     metrics: Metrics
     clock: Clock = field(default_factory=SystemClock)
     limits: Limits = field(init=False)
+    records: Records = field(default_factory=Records)
     created: int = field(init=False)  # when the model was loaded, seconds since the epoch
 
     def __post_init__(self) -> None:
@@ -38,3 +41,15 @@ class AppState:
             max_stop_strings=api.max_stop_strings,
             max_prompts=api.max_prompts,
         )
+
+    def limits_of(self, principal: Principal) -> Limits:
+        """The server's bounds, narrowed to what this tenant and key may."""
+        tenants, limits = self.pipeline.tenants, self.limits
+        tenant, key = tenants[principal.tenant], tenants.key_limits(principal)
+        contexts = [limits.max_context, tenant.limits.max_context, key.max_context]
+        outputs = [n for n in (tenant.limits.max_output, key.max_output) if n]
+        if not (tenant.models or outputs or any(contexts[1:])):
+            return limits
+        models = tuple(name for name in limits.models if not tenant.models or name in tenant.models)
+        context = min(n for n in contexts if n)
+        return replace(limits, models=models, max_context=context, max_output=min(outputs, default=0))

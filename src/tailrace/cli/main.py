@@ -21,6 +21,8 @@ DEFAULT_MODEL = EngineConfig().model
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 config_app = typer.Typer(help="Look at settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+keys_app = typer.Typer(help="Make API keys.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(keys_app, name="keys")
 app.add_typer(bench_app, name="bench")
 app.command("simulate", epilog=EXAMPLES)(simulate_command)
 
@@ -105,6 +107,20 @@ def chat(
     from tailrace.cli.chat import ChatOptions, run_chat
 
     run_chat(loaded, ChatOptions(url, key, model or "", system, max_tokens, temperature))
+
+
+@keys_app.command(
+    "new", epilog=examples("tailrace keys new ci", "tailrace keys new ops --scope inference --scope admin")
+)
+def keys_new(
+    name: Annotated[str, typer.Argument(help="what logs and records call it")],
+    scope: Annotated[list[str] | None, typer.Option(help="inference, admin; may be repeated")] = None,
+    expires: Annotated[str, typer.Option(help="a date, for example 2027-01-31")] = "",
+) -> None:
+    """Make an API key: the key itself is printed once, and the lines with its hash for the settings file."""
+    from tailrace.cli.keys import print_new_key
+
+    print_new_key(name, scope or [], expires)
 
 
 @config_app.command(epilog=examples("tailrace config explain", "tailrace config explain --config tailrace.toml"))

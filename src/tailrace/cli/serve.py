@@ -18,7 +18,9 @@ import uvloop
 from tailrace.api.listener import bound
 from tailrace.cli.output import console, show_warning
 from tailrace.config import Config, Loaded, warnings
+from tailrace.control.limits.store import limit_store
 from tailrace.control.pipeline import Pipeline
+from tailrace.control.tenants import Tenants
 from tailrace.llm.ready import Model, ready_model
 from tailrace.observe.metrics import Metrics
 from tailrace.units import human_bytes
@@ -71,13 +73,15 @@ async def _serve(model: Model, config: Config, listener: socket, begin: float) -
     metrics = Metrics()
     model.backend.start()
     try:
-        pipeline = Pipeline(model.backend, config.control, model.clock, metrics)
+        tenants, store = Tenants.of(config), limit_store(config.control, model.clock)
+        pipeline = Pipeline(model.backend, config.control, model.clock, metrics, tenants=tenants, store=store)
         state = AppState(config, pipeline, model.tokenizer, model.template, metrics, model.clock)
         await serve(
             state,
             listener=listener,
             on_listening=lambda url: print_ready(url, model, config, time.monotonic() - begin),
         )
+        await pipeline.close()
     finally:
         model.backend.close()
 
@@ -104,7 +108,7 @@ def print_model(model: Model, config: Config) -> None:
 
 def print_ready(url: str, model: Model, config: Config, seconds: float) -> None:
     console().print(f"[bold green]ready[/] after {seconds:.1f} s at [bold]{url}[/]\n")
-    console().print(example(url, model.name, model.template is not None, bool(config.api.api_keys)), markup=False)
+    console().print(example(url, model.name, model.template is not None, not Tenants.of(config).open), markup=False)
 
 
 def example(url: str, name: str, chat: bool, key: bool) -> str:

@@ -1,31 +1,47 @@
-"""The way of a request through the serving plane: door, admission, queue, dispatch, one end.
+"""The way of a request through the serving plane: door, class, estimate, admission, limits, queue, one end.
 
-Owns every waiting request and the count of running ones; a backend gets only what it can start soon. All of it runs
-on the event loop, without locks: between two awaits the numbers here are consistent. Knows no HTTP.
+Owns the counts of who waits and the decisions about who may; `dispatch` owns the queue and what runs. A backend gets
+only what it can start soon. All of it runs on the event loop, without locks: between two awaits the numbers here are
+consistent. Knows no HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
 from tailrace.backends.base import Backend
 from tailrace.clock import Clock
 from tailrace.config import ControlConfig
-from tailrace.control.admission import Decision, Occupancy, Verdict, at_the_door, into_the_queue, refusal
-from tailrace.control.classes import Band, Rules, Subject, classify
+from tailrace.control.admission import (
+    AsJob,
+    Decision,
+    Forecast,
+    Offer,
+    Reject,
+    Terms,
+    There,
+    at_the_door,
+    into_the_queue,
+    refusal,
+)
+from tailrace.control.bounds import Bounds
+from tailrace.control.come_back import ComeBack
 from tailrace.control.dispatch import Dispatch
-from tailrace.control.drain_rate import DrainRate
-from tailrace.control.estimate import Estimate
-from tailrace.control.lengths import AnswerKind
+from tailrace.control.foresight import Prediction
+from tailrace.control.intake import Caller, Intake, Prepared
+from tailrace.control.limits.base import LimitStore
+from tailrace.control.limits.memory import MemoryLimits
+from tailrace.control.own_limits import OwnLimits
 from tailrace.control.run import Run
-from tailrace.control.ticket import Ticket
+from tailrace.control.tenants import Tenants
+from tailrace.control.waiting import ALL, Waiting, class_scope, tenant_scope
 from tailrace.errors import TailraceError, Unavailable
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.policy import DEFAULT_TENANT
-from tailrace.types import GenerateRequest, Health, Traits
-from tailrace.units import length_bucket
+from tailrace.types import GenerateRequest, Health
 
 _DRAIN_RETRY = 5.0  # seconds after which another replica, or this one restarted, may take a refused request
 
@@ -34,30 +50,52 @@ class Place:
     """Places among the waiting requests, taken at the door. Given back one by one as requests are admitted, and the
     rest by `release`, which must be called in the end (it may be called twice)."""
 
-    def __init__(self, pipeline: Pipeline, count: int) -> None:
-        self._pipeline = pipeline
+    def __init__(self, pipeline: Pipeline, tenant: str, count: int, tokens: int) -> None:
+        self.tenant = tenant
         self.left = count
+        self.tokens = tokens  # at the least, of all its prompts together
+        self._pipeline = pipeline
+        self._scopes = (ALL, tenant_scope(tenant))
+        pipeline.waiters.add(self._scopes, count, tokens)
 
     def take(self) -> None:
         assert self.left > 0, "more requests than places taken at the door"
-        self.left -= 1
-        self._pipeline.held -= 1
+        self._give_back(1)
 
     def release(self) -> None:
-        self._pipeline.held -= self.left
-        self.left = 0
+        self._give_back(self.left)
         self._pipeline.settle()
+
+    def _give_back(self, count: int) -> None:
+        self._pipeline.waiters.add(self._scopes, -count, -self.tokens)
+        self.left -= count
+        self.tokens = 0
 
 
 class Pipeline:
-    def __init__(self, backend: Backend, config: ControlConfig, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        config: ControlConfig,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        tenants: Tenants | None = None,
+        store: LimitStore | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`store` keeps the tenants' limits; in memory by default. `seed` is of the jitter on Retry-After."""
         self.backend = backend
         self.clock = clock
         self.metrics = metrics
-        self.held = 0  # places taken at the door by requests that are not yet in the queue
+        self.tenants = tenants or Tenants()
+        self.waiters = Waiting()
+        self.dispatch = Dispatch(backend, clock, expired=self._waited_too_long)
+        self.limits = OwnLimits(self.tenants, store or MemoryLimits(clock), clock, metrics)
         self._config = config
-        self.dispatch = Dispatch(backend, clock)
-        self._rate = DrainRate()
+        self._intake = Intake(self.tenants, self.dispatch.estimator, config, clock)
+        self._bounds = Bounds(config, self.tenants, self.waiters)
+        self._come_back = ComeBack(random.Random(seed))
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -70,7 +108,7 @@ class Pipeline:
     @property
     def waiting(self) -> int:
         """Requests past the door that have not started, wherever they are."""
-        return self.held + len(self.dispatch.queue)
+        return self.waiters.requests
 
     @property
     def draining(self) -> bool:
@@ -84,55 +122,75 @@ class Pipeline:
 
     # --- the way in
 
-    def look(self) -> None:
+    def look(self, tenant: str = DEFAULT_TENANT) -> None:
         """Refuse what the door would refuse, without taking a place: before a body is read. Raises as `door`."""
-        self._allow(at_the_door(1, self._occupancy(), self._config))
+        self._allow(at_the_door(1, 0, self._there(tenant)), tenant)
 
-    def door(self, count: int = 1) -> Place:
-        """Take `count` places before any work on the prompts. Raises QueueFull or Unavailable."""
-        self._allow(at_the_door(count, self._occupancy(), self._config))
-        self.held += count
+    def door(self, count: int = 1, tenant: str = DEFAULT_TENANT, least_tokens: int = 0) -> Place:
+        """Take `count` places before any work on the prompts, which have `least_tokens` at the least by their bytes.
+
+        Raises QueueFull or Unavailable.
+        """
+        self._allow(at_the_door(count, least_tokens, self._there(tenant)), tenant)
         self._idle.clear()
-        return Place(self, count)
+        return Place(self, tenant, count, least_tokens)
 
-    def admit(self, place: Place, requests: Sequence[GenerateRequest], timeline: Timeline) -> list[Run]:
+    async def admit(
+        self, place: Place, requests: Sequence[GenerateRequest], timeline: Timeline, caller: Caller | None = None
+    ) -> list[Run]:
         """Put the requests of one caller in the queue, and start what there is room for. All of them or none.
 
-        Raises QueueFull or Unavailable. The caller owns the runs and must close each.
+        Raises QueueFull, RateLimited, BudgetExhausted, InvalidRequest, Forbidden or Unavailable. The caller owns the
+        runs and must close each.
         """
+        caller = caller or Caller()
         timeline.enter(Phase.CLASSIFY)
-        kinds = [AnswerKind(DEFAULT_TENANT, "", request.model) for request in requests]
-        estimates = [self.dispatch.estimator.estimate(*asked) for asked in zip(requests, kinds, strict=True)]
+        prepared = self._intake.prepare(requests, caller, timeline.opened)
+        timeline.facts.update(_facts(prepared))
         timeline.enter(Phase.ADMISSION)
-        tokens = sum(expected.prompt_tokens for expected in estimates)
-        fits = self.dispatch.fits(estimates[0].prompt_tokens, estimates[0].sequences)
-        decision = into_the_queue(tokens, fits, self._occupancy(), self._config)
-        self._allow(decision)
-        timeline.facts.update(uncached_estimate=sum(e.uncached_tokens for e in estimates), admission=decision)
-        timeline.enter(Phase.WAIT)
-        self._rate.busy(self.clock.now())
-        asked = zip(requests, kinds, estimates, strict=True)
-        runs = [Run(self, request, timeline, self._ticket(request, known), kind) for request, kind, known in asked]
+        prediction = self.dispatch.foresight.predict(prepared[0].ticket)
+        decision = self._decide(place, prepared, prediction)
+        timeline.facts["admission"] = decision
+        timeline.facts["predicted_ttft"] = prediction.ttft
+        self._allow(decision, place.tenant)
+        holds = await self.limits.reserve(prepared, caller.principal, timeline)
+        try:
+            self._allow(at_the_door(0, 0, There((), 0, self._draining)), place.tenant)
+        except TailraceError:
+            self.limits.release(holds)
+            raise
+        self._come_back.busy((ALL, tenant_scope(place.tenant)), self.clock.now())
+        runs = [Run(self, each, timeline, hold) for each, hold in zip(prepared, holds, strict=True)]
+        runs[0].prediction = prediction
         for run in runs:
             place.take()
-            self.dispatch.push(run)
+            self._enter(run)
         self.dispatch.release()
         return runs
 
     # --- called by Run
 
+    def started(self, run: Run) -> None:
+        """It has left the queue for the backend."""
+        self._leave_the_waiting(run)
+        run.hold.start(run.spent())
+
     def leave(self, run: Run, *, completed: bool) -> None:
         """The one end of a run, wherever it is."""
+        self._leave_the_waiting(run)
+        self.limits.forget(run)
         self.dispatch.leave(run)
+        run.hold.settle(run.spent())
         if completed:
-            self._rate.completed(self.clock.now(), run.prompt_tokens)
+            scopes = (ALL, tenant_scope(run.ticket.tenant))
+            self._come_back.completed(scopes, self.clock.now(), run.prompt_tokens)
         self.dispatch.release()
         self.settle()
 
     def settle(self) -> None:
         """Note when nothing is left to do."""
-        if not (self.held or self.dispatch.queue or self.dispatch.running):
-            self._rate.idle()
+        if not (self.waiters.requests or self.dispatch.running):
+            self._come_back.idle()
             self._idle.set()
 
     # --- stopping
@@ -154,33 +212,94 @@ class Pipeline:
         """End everything at once: each request gets its typed error."""
         self.begin_drain()
         error = Unavailable("The server is stopping", code="draining", retry_after=_DRAIN_RETRY)
-        for run in [*self.dispatch.queue, *self.dispatch.running.values()]:
+        for run in [*self.limits.waiting, *self.dispatch.queue, *self.dispatch.running.values()]:
             run.fail(error)
         await self.backend.drain(0)
 
+    async def close(self) -> None:
+        """When every request has ended: tell a shared store what it has not been told yet."""
+        await self.limits.close()
+
     # --- inside
 
-    def _ticket(self, request: GenerateRequest, expected: Estimate) -> Ticket:
-        subject = Subject(Traits(), expected.uncached_tokens, expected.output_mean)
-        request_class = classify(subject, Rules()).request_class
-        bucket, now = length_bucket(expected.prompt_tokens), self.clock.now()
-        return Ticket(DEFAULT_TENANT, "", 1.0, Band.NORMAL, request_class, bucket, now, None, 0, expected)
+    def _decide(self, place: Place, prepared: Sequence[Prepared], prediction: Prediction) -> Decision:
+        ticket = prepared[0].ticket
+        expected, policy = ticket.estimate, self.tenants.policy.classes.of(ticket.request_class)
+        tokens = sum(each.ticket.estimate.prompt_tokens for each in prepared)
+        fits = not self.dispatch.queue and self.dispatch.fits(expected.prompt_tokens, expected.sequences)
+        there = self._there(place.tenant, place)
+        there = There((*there.standings, self._bounds.of_class(ticket.request_class)), there.room, there.draining)
+        forecast = Forecast(prediction.wait, prediction.ttft_within(self._config.deadline_chance))
+        left = None if ticket.deadline is None else ticket.deadline - self.clock.now()
+        terms = Terms(left, policy.queue_deadline or None, policy.as_job)
+        return into_the_queue(Offer(tokens, fits, len(prepared)), there, forecast, terms)
 
-    def _occupancy(self) -> Occupancy:
-        """Nobody overtakes the head of the queue: while it waits there is room for nobody."""
-        queue = self.dispatch.queue
-        starts = 0 if queue else self.dispatch.room().starts
-        return Occupancy(self.held, len(queue), queue.tokens, starts, self._draining)
+    def _enter(self, run: Run) -> None:
+        """Wait for the tenant's limits, or for the machine."""
+        ticket = run.ticket
+        run.scopes = (ALL, tenant_scope(ticket.tenant), class_scope(ticket.request_class))
+        self.waiters.add(run.scopes, 1, run.prompt_tokens)
+        wait = self.tenants.policy.classes.of(ticket.request_class).queue_deadline
+        until = ticket.arrival + wait if wait else None
+        if run.hold.granted:
+            self._queue(run, until)
+        else:
+            self.limits.wait(run, until, lambda: self._granted(run, until))
 
-    def _allow(self, decision: Decision) -> None:
-        if decision.verdict is Verdict.ADMIT:
-            return
-        self.metrics.rejected(decision.reason)
-        raise self._refusal(decision)
+    def _queue(self, run: Run, until: float | None) -> None:
+        run.waits()
+        self.dispatch.push(run, until)
 
-    def _refusal(self, decision: Decision) -> TailraceError:
-        retry = _DRAIN_RETRY
-        if not self._draining:
-            now = self.clock.now()
-            retry = max(self._rate.seconds_for(decision.lacking_requests, decision.lacking_tokens, now), 0.001)
-        return refusal(decision, self._occupancy(), self._config, retry)
+    def _granted(self, run: Run, until: float | None) -> None:
+        self._queue(run, until)
+        self.dispatch.release()
+
+    def _leave_the_waiting(self, run: Run) -> None:
+        if run.scopes:
+            self.waiters.add(run.scopes, -1, -run.prompt_tokens)
+            run.scopes = ()
+
+    def _waited_too_long(self, run: Run) -> None:
+        ticket = run.ticket
+        bound = self.tenants.policy.classes.of(ticket.request_class).queue_deadline
+        reject = Reject("queue_deadline", 503, class_scope(ticket.request_class), bound, bound, lacking_requests=1)
+        self.metrics.rejected(reject.reason)
+        run.fail(self._refusal(reject, ticket.tenant))
+
+    def _there(self, tenant: str, own: Place | None = None) -> There:
+        """Nobody overtakes who waits: while somebody does there is room for nobody."""
+        room = 0 if self.dispatch.queue else self.dispatch.room().starts
+        left, tokens = (own.left, own.tokens) if own is not None else (0, 0)
+        return There(self._bounds.door(tenant, left, tokens), room, self._draining)
+
+    def _allow(self, decision: Decision, tenant: str) -> None:
+        if isinstance(decision, AsJob):
+            self.metrics.rejected(decision.reason)
+            error = self._refusal(decision.refusal, tenant)
+            error.detail["as_job"] = True
+            raise error
+        if isinstance(decision, Reject):
+            self.metrics.rejected(decision.reason)
+            raise self._refusal(decision, tenant)
+
+    def _refusal(self, reject: Reject, tenant: str) -> TailraceError:
+        if reject.reason == "draining":
+            return refusal(reject.after(_DRAIN_RETRY))
+        if reject.retry_after is not None:
+            return refusal(reject.after(self._come_back.spread(reject.retry_after)))
+        return refusal(reject.after(self._come_back.seconds(reject, tenant_scope(tenant), self.clock.now())))
+
+
+def _facts(prepared: Sequence[Prepared]) -> dict[str, object]:
+    ticket = prepared[0].ticket
+    return {
+        "tenant": ticket.tenant,
+        "key": ticket.key,
+        "class": ticket.request_class.value,
+        "class_reason": prepared[0].because,
+        "band": int(ticket.band),
+        "bucket": ticket.bucket,
+        "deadline": ticket.deadline,
+        "uncached_estimate": sum(each.ticket.estimate.uncached_tokens for each in prepared),
+        "estimated_seconds": sum(each.ticket.estimate.seconds for each in prepared),
+    }

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tailrace.control.foresight import Prediction
-from tailrace.control.lengths import AnswerKind
-from tailrace.control.ticket import Ticket
+from tailrace.control.intake import Prepared
+from tailrace.control.limits.base import Amounts
+from tailrace.control.limits.limiter import Hold, device_us
 from tailrace.errors import InternalError, TailraceError, Unavailable
 from tailrace.observe.timeline import Phase, Timeline
-from tailrace.types import EngineFacts, FinishReason, GenerateRequest, TokenEvent
+from tailrace.types import EngineFacts, FinishReason, TokenEvent
 
 if TYPE_CHECKING:
     from tailrace.control.pipeline import Pipeline
@@ -23,12 +24,13 @@ log = logging.getLogger(__name__)
 class Run:
     """Made by `Pipeline.admit`. Await `released()`, iterate, and `close()` in the end, whatever happens."""
 
-    def __init__(
-        self, pipeline: Pipeline, request: GenerateRequest, timeline: Timeline, ticket: Ticket, kind: AnswerKind
-    ) -> None:
-        self.request = request
-        self.ticket = ticket
-        self.kind = kind
+    def __init__(self, pipeline: Pipeline, prepared: Prepared, timeline: Timeline, hold: Hold) -> None:
+        self.request = request = prepared.request
+        self.ticket = ticket = prepared.ticket
+        self.kind = prepared.kind
+        self.hold = hold
+        hold.measure = self.spent
+        self.scopes: tuple[str, ...] = ()  # where it counts as waiting
         self.prediction: Prediction | None = None
         self.waits_since = ticket.arrival
         self.started: float | None = None
@@ -83,9 +85,34 @@ class Run:
         """Whether the backend has it, so that its report counts it."""
         return self._stream is not None
 
+    def waits(self) -> None:
+        """It is in the queue from now on."""
+        self._timeline.enter(Phase.WAIT)
+
+    def spent(self) -> Amounts:
+        """What it has cost its caller so far. A prompt counts from its start on, a request also when it never starts.
+
+        Device time is the backend's own count once it is known, and what was expected of as much until then.
+        """
+        if self.started is None:
+            return Amounts(self.hold.ask.exact.requests)
+        seconds = self.device_seconds
+        if seconds is None:
+            seconds = self._prefill_spent() + self.token_seconds * max(self.generated - self.sequences, 0)
+        device = device_us(seconds)
+        return Amounts(self.hold.ask.exact.requests, self.prompt_tokens, self.generated, device, 0, device)
+
+    def _prefill_spent(self) -> float:
+        """All of it once a token is there; before, what a prompt can have taken in that time."""
+        expected = self.ticket.estimate.prefill_seconds
+        if self.generated or self.started is None:
+            return expected
+        return min(expected, max(self._pipeline.clock.now() - self.started, 0.0))
+
     def release(self) -> None:
         """Called by the pipeline: there is room now."""
         self._timeline.enter(Phase.ROUTE)
+        self._pipeline.started(self)
         self._released.set()
 
     def fail(self, error: TailraceError) -> None:
@@ -181,6 +208,8 @@ class Run:
         if made:
             self.generated += made
             self._pipeline.dispatch.served(self, made)
+            if self.generated > self.hold.room:
+                self.hold.spend(self.spent())
             if self.first_token is None:
                 self.first_token = self._pipeline.clock.now()
             self._pipeline.metrics.tokens(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from tailrace.control.intake import Caller
 from tailrace.control.pipeline import Pipeline, Place
 from tailrace.control.run import Run
 from tailrace.observe.timeline import Phase, Timeline
@@ -19,11 +20,20 @@ class Session:
     One run is iterated directly. Several run at the same time, each in a task, into one mailbox.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, place: Place, requests: Sequence[GenerateRequest], timeline: Timeline
-    ) -> None:
-        """Raises QueueFull or Unavailable; nothing is held then but the rest of `place`."""
-        self._runs = pipeline.admit(place, requests, timeline)
+    @classmethod
+    async def open(
+        cls,
+        pipeline: Pipeline,
+        place: Place,
+        requests: Sequence[GenerateRequest],
+        timeline: Timeline,
+        caller: Caller | None = None,
+    ) -> Session:
+        """Raises as `Pipeline.admit`; nothing is held then but the rest of `place`."""
+        return cls(await pipeline.admit(place, requests, timeline, caller), timeline)
+
+    def __init__(self, runs: Sequence[Run], timeline: Timeline) -> None:
+        self._runs = runs
         self._timeline = timeline
         self._mailbox: asyncio.Queue[_Item | Exception | None] = asyncio.Queue()
         self._tasks: list[asyncio.Task[None]] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tailrace.config import Config
 from tailrace.control.classes import Band
 from tailrace.control.keys import KeyRing, Principal
 from tailrace.errors import Unauthorized
@@ -20,11 +21,15 @@ class Tenants:
     """`plain` and `admin` are SHA-256 digests of keys that belong to the tenant `default`."""
 
     def __init__(self, policy: Policy | None = None, plain: Sequence[str] = (), admin: Sequence[str] = ()) -> None:
-        policy = policy or Policy()
+        self.policy = policy = policy or Policy()
         self._tenants = {tenant.name: tenant for tenant in policy.tenants}
         self._tenants.setdefault(DEFAULT_TENANT, TenantPolicy(DEFAULT_TENANT))
         self._key_limits = {(t.name, key.name): key.limits for t in policy.tenants for key in t.keys}
         self._ring = KeyRing([*_configured(policy), *_plain(plain, ("inference",)), *_plain(admin, SCOPES)])
+
+    @classmethod
+    def of(cls, config: Config) -> Tenants:
+        return cls(config.policy, config.api.api_keys, config.api.admin_keys)
 
     def __iter__(self) -> Iterator[TenantPolicy]:
         return iter(self._tenants.values())

@@ -115,9 +115,10 @@ class Turns:
         ticket = place.ticket
         account = self._account(ticket.tenant)
         account.weight = ticket.weight
-        if not account.waiting and not again:
-            self._lift(account)
-            self._backlogged[ticket.tenant] = account
+        if not account.waiting:
+            if not again:
+                self._lift(account)
+            self._backlogged[ticket.tenant] = account  # others of it may have started meanwhile, the last of them
         line = account.lines.setdefault(ticket.request_class, Line())
         line.push(place)
         account.waiting += 1

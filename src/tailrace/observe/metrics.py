@@ -34,6 +34,13 @@ class Metrics:
             registry=registry,
         )
         self._rejects = Counter("tailrace_rejects", "Requests refused, by reason", ["reason"], registry=registry)
+        self._limited = Counter(
+            "tailrace_limit_waits", "Requests that had to wait for a limit", ["limit"], registry=registry
+        )
+        self._shadowed = Counter(
+            "tailrace_shadow_refusals", "Requests that a limit would have stopped, were it enforced", ["limit"],
+            registry=registry,
+        )  # fmt: skip
         self._phases = _histogram("phase_seconds", "Time in each phase of a request", "phase", registry)
         self._ttft = _histogram("ttft_seconds", "From the socket to the first token", "length", registry)
         self._e2e = _histogram("e2e_seconds", "From the socket to the end of the answer", "length", registry)
@@ -80,6 +87,12 @@ class Metrics:
     def rejected(self, reason: str) -> None:
         self._rejects.labels(reason).inc()
         self.rejects[reason] = self.rejects.get(reason, 0) + 1
+
+    def limited(self, limit: str) -> None:
+        self._limited.labels(limit).inc()
+
+    def shadowed(self, limit: str) -> None:
+        self._shadowed.labels(limit).inc()
 
     def closed(self, timeline: Timeline, route: str) -> None:
         """Count a finished request; times only of those that made a token."""

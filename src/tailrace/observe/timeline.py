@@ -19,6 +19,7 @@ class Phase(StrEnum):
     RENDER = "render"  # chat template and tokenizer
     CLASSIFY = "classify"
     ADMISSION = "admission"
+    LIMIT = "limit"  # waiting for the tenant's own limits
     WAIT = "wait"  # in control's queue
     ROUTE = "route"
     QUEUE = "queue"  # in the backend, before its first step
@@ -28,6 +29,7 @@ class Phase(StrEnum):
 
 
 _ORDER = tuple(Phase)
+WAITING = (Phase.CLASSIFY, Phase.ADMISSION, Phase.LIMIT, Phase.WAIT, Phase.ROUTE, Phase.QUEUE)  # `queue_ms`
 
 
 class Timeline:
@@ -43,6 +45,11 @@ class Timeline:
         self._end: int | None = None
         self.outcome: str | None = None
         self.facts: dict[str, object] = {}
+
+    @property
+    def opened(self) -> float:
+        """When the socket delivered the request, on the clock."""
+        return self._opened / 1e6
 
     def enter(self, phase: Phase) -> None:
         """The phase begins now, unless it has begun before."""

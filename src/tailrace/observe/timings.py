@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from tailrace.observe.timeline import Phase, Timeline
-
-_QUEUE = (Phase.CLASSIFY, Phase.ADMISSION, Phase.WAIT, Phase.ROUTE, Phase.QUEUE)
+from tailrace.observe.timeline import WAITING, Phase, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ def timings(timeline: Timeline) -> Timings:
     return Timings(
         ingress_ms=parts[Phase.INGRESS] / 1000,
         render_ms=parts[Phase.RENDER] / 1000,
-        queue_ms=sum(parts[phase] for phase in _QUEUE) / 1000,
+        queue_ms=sum(parts[phase] for phase in WAITING) / 1000,
         prefill_ms=parts[Phase.PREFILL] / 1000,
         decode_ms=decode / 1000,
         post_ms=parts[Phase.POST] / 1000,

@@ -70,7 +70,7 @@ class Clients:
             timeline.enter(Phase.RENDER)
             asked = request(arrival, self._max_tokens(arrival))
             self.answers.expect(asked.id, arrival.output)
-            session = Session(self.pipeline, place, [asked], timeline)
+            session = await Session.open(self.pipeline, place, [asked], timeline)
         finally:
             place.release()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -12,7 +13,7 @@ from tailrace.protocol.body import Items, Part, Shape
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_logprobs, check_model
 from tailrace.text.template import NO_TEMPLATE
 from tailrace.text.tokenizer import clean_text
-from tailrace.types import GenerateRequest
+from tailrace.types import GenerateRequest, Traits
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 _OTHER_PARTS = frozenset(("image_url", "input_image", "input_audio", "audio", "video_url", "file", "refusal"))
@@ -94,6 +95,10 @@ class ChatRequest(Conversation, Generation):
         n = self.n or 1
         request = GenerateRequest(id=request_id, model=model, prompt=prompt, sampling=sampling, stop=stop, n=n)
         return Ask((request,), bool(self.stream), self.include_usage(), n, logprobs is not None)
+
+    def traits(self, route: str) -> Traits:
+        said = super().traits(route)
+        return replace(said, tools=any(message.role == "tool" or message.tool_calls for message in self.messages))
 
     def _logprobs(self, limits: Limits) -> int | None:
         top = self.top_logprobs

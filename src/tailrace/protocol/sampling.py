@@ -15,7 +15,7 @@ from tailrace.errors import InvalidRequest, ModelNotFound, Unsupported
 from tailrace.protocol.body import Items, Part, Shape
 from tailrace.text.stops import MAX_STOP_CHARS
 from tailrace.text.tokenizer import clean_text
-from tailrace.types import SamplingParams, StopConditions
+from tailrace.types import SamplingParams, StopConditions, Traits
 
 _MAX_STOP_CHARS = 1024
 _PENALTY = Annotated[float, Field(ge=-2, le=2)]
@@ -52,7 +52,7 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
 
 # Known fields that ask for nothing of the answer; taken and not warned about.
 _WITHOUT_EFFECT = frozenset(
-    ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
+    ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
 )
 
 
@@ -67,6 +67,7 @@ class Limits:
     max_logprobs: int = 20
     max_stop_strings: int = 16
     max_prompts: int = 64
+    max_output: int = 0  # tokens of one answer; 0: what the context leaves
 
 
 class StreamOptions(Part):
@@ -142,6 +143,8 @@ class Generation(Sampling):
     model: str | None = Field(None, description="Name of a served model; absent: the one this server serves.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    service_tier: str | None = Field(None, description="priority: sooner, where the key may; flex: when there is time")
+    priority: int | None = Field(None, description="Below 0 sooner, where the key may; above 0 when there is time.")
 
     def check(self, limits: Limits) -> None:
         """What a type cannot say. Raises InvalidRequest or Unsupported naming the field."""
@@ -150,6 +153,10 @@ class Generation(Sampling):
             raise InvalidRequest(f"n is {self.n}; this server makes at most {limits.max_choices} choices", param="n")
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options is only allowed with stream: true", param="stream_options")
+
+    def traits(self, route: str) -> Traits:
+        """What it says of itself besides its size."""
+        return Traits(route=route, service_tier=self.service_tier or "", priority=self.priority or 0)
 
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -170,6 +177,8 @@ def answer_length(asked: int | None, default: int | None, prompt_tokens: int, li
     The caller has made sure that the prompt fits.
     """
     left = limits.max_context - prompt_tokens
+    if limits.max_output:
+        left = min(left, limits.max_output)
     wanted = asked if asked is not None else default
     return left if wanted is None else min(wanted, left)
 
@@ -191,11 +200,11 @@ def check_ids(ids: list[int], vocab_size: int, field: str) -> list[int]:
 
 def check_model(name: str | None, limits: Limits) -> str:
     """The served name. Raises ModelNotFound."""
-    if name is None:
+    if name is None and limits.models:
         return limits.models[0]
     if name not in limits.models:
         known = ", ".join(limits.models)
-        raise ModelNotFound(f"The model {name[:100]!a} is not served here; served: {known}", param="model")
+        raise ModelNotFound(f"The model {(name or '')[:100]!a} is not served here; served: {known}", param="model")
     return name
 
 

@@ -11,6 +11,7 @@ class ErrorDetail(BaseModel):
     param: str | None
     code: str | None
     retry_after_ms: int | None = None
+    detail: dict[str, object] | None = None
 
 
 class ErrorBody(BaseModel):

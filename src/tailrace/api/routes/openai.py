@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
-from tailrace.api.auth import authorize
+from tailrace.api.auth import authorize, principal_of
 from tailrace.api.exchange import Exchange, Route
 from tailrace.api.openapi import body_schema, errors
 from tailrace.api.state import AppState
+from tailrace.errors import NotFound
 from tailrace.protocol.answer import ChatAnswer, CompletionAnswer
 from tailrace.protocol.ask import Ask
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
-from tailrace.protocol.sampling import check_model
+from tailrace.protocol.sampling import Limits, check_model
 from tailrace.protocol.schema import ChatCompletion, Completion, ModelCard, ModelList
 
 
-def _ask_chat(body: ChatRequest, request_id: str, state: AppState) -> Ask:
-    return body.ask(request_id, state.template, state.tokenizer, state.limits)
+def _ask_chat(body: ChatRequest, request_id: str, state: AppState, limits: Limits) -> Ask:
+    return body.ask(request_id, state.template, state.tokenizer, limits)
 
 
-def _ask_completion(body: CompletionRequest, request_id: str, state: AppState) -> Ask:
-    return body.ask(request_id, state.tokenizer, state.limits)
+def _ask_completion(body: CompletionRequest, request_id: str, state: AppState, limits: Limits) -> Ask:
+    return body.ask(request_id, state.tokenizer, limits)
 
 
 CHAT = Route("chat", ChatRequest, ChatAnswer, "chatcmpl", lambda body: 1, _ask_chat)
@@ -62,13 +64,28 @@ async def completions(request: Request) -> Response:
 @router.get("/models", response_model=ModelList)
 async def models(request: Request) -> dict[str, Any]:
     state: AppState = request.app.state.tailrace
-    return {"object": "list", "data": [_card(state, name) for name in state.limits.models]}
+    return {"object": "list", "data": [_card(state, name) for name in _limits(request).models]}
 
 
 @router.get("/models/{model:path}", response_model=ModelCard, responses=errors(404))
 async def model_card(request: Request, model: str) -> dict[str, Any]:
     state: AppState = request.app.state.tailrace
-    return _card(state, check_model(model, state.limits))
+    return _card(state, check_model(model, _limits(request)))
+
+
+@router.get("/requests/{request_id}", responses={200: {"content": {"application/json": {}}}, **errors(401, 404)})
+async def decisions(request: Request, request_id: str) -> Response:
+    """Ours: why a request of one's own went the way it did, by the `x-request-id` of its answer."""
+    state: AppState = request.app.state.tailrace
+    found = state.records.find(request_id, principal_of(request).tenant)
+    if found is None:
+        raise NotFound("There is no record of this request; the latest 2048 that ended are kept", param="request_id")
+    return Response(orjson.dumps(found), media_type="application/json")
+
+
+def _limits(request: Request) -> Limits:
+    state: AppState = request.app.state.tailrace
+    return state.limits_of(principal_of(request))
 
 
 def _card(state: AppState, name: str) -> dict[str, Any]:

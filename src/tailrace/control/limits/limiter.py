@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 _LOOK = 0.1  # seconds between looks at counters that others change too
 _LEAST_LOOK = 0.005
 _TRY_AGAIN = 1.0  # seconds after which an unreachable store is tried again
+_SETTLE_EVERY = 10.0  # seconds
+_NO_BOUND = 2**62
 _EXTENSION = 4  # what is made beyond a hold extends it by this part of it
 
 
@@ -40,7 +42,19 @@ class Hold:
     `spend` notes what was made so far; `settle` ends it, once, however often it is called.
     """
 
-    __slots__ = ("_limiter", "accounts", "ask", "closed", "granted", "id", "known", "outcome", "room", "spent")
+    __slots__ = (
+        "_limiter",
+        "accounts",
+        "ask",
+        "closed",
+        "granted",
+        "id",
+        "known",
+        "measure",
+        "outcome",
+        "room",
+        "spent",
+    )
 
     def __init__(self, limiter: Limiter, accounts: Sequence[Account], ask: Ask) -> None:
         self._limiter = limiter
@@ -52,7 +66,8 @@ class Hold:
         self.closed = not accounts
         self.spent = NOTHING
         self.known = NOTHING  # what the store has been told
-        self.room = ask.learned.output_tokens  # tokens that the hold covers
+        self.room = ask.learned.output_tokens if accounts else _NO_BOUND  # tokens that the hold covers
+        self.measure: Callable[[], Amounts] | None = None  # what was made until now, looked up when it is renewed
 
     def spend(self, amounts: Amounts) -> None:
         """All that was made so far. Told at once when it exceeds what is held, which then grows; else in time."""
@@ -210,17 +225,22 @@ class Limiter:
         task.add_done_callback(self._tasks.discard)
 
     def _keep_renewing(self) -> None:
-        if self._renewing is None and self.store.lease < float("inf"):
+        if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew())
 
     async def _renew(self) -> None:
-        """Touch every live hold three times a lease."""
-        while True:
-            await asyncio.sleep(self.store.lease / 3)
+        """Touch every live hold three times a lease, and have what it made since settled; until there is none."""
+        while self._live:
+            await asyncio.sleep(min(self.store.lease / 3, _SETTLE_EVERY))
             for hold in list(self._live.values()):
+                if hold.closed:
+                    continue
+                if hold.measure is not None:
+                    hold.spent = hold.measure()
                 change = Change(hold.spent, hold.known)
                 hold.known = hold.spent
                 await self._change(hold, change)
+        self._renewing = None
 
 
 def device_us(seconds: float) -> int:

@@ -1,0 +1,17 @@
+"""Which store keeps the limits: this process, or Redis for several gateways."""
+
+from __future__ import annotations
+
+from tailrace.clock import Clock
+from tailrace.config import ControlConfig
+from tailrace.control.limits.base import LimitStore
+from tailrace.control.limits.memory import MemoryLimits
+
+
+def limit_store(config: ControlConfig, clock: Clock) -> LimitStore:
+    """Raises ConfigError for a wrong address, or where the package for it is missing."""
+    if not config.limits_url:
+        return MemoryLimits(clock)
+    from tailrace.control.limits.redis import RedisLimits  # noqa: PLC0415 - only where it is asked for
+
+    return RedisLimits(config.limits_url, config.limits_lease)

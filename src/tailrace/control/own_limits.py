@@ -1,0 +1,127 @@
+"""A tenant's own limits on the way of a request: from quotas to accounts, from outcomes to waiting or refusing.
+
+Owns the requests that wait for limits. The counters live in `limits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tailrace.clock import Clock
+from tailrace.control.expiry import Expiry
+from tailrace.control.intake import Prepared
+from tailrace.control.keys import Principal
+from tailrace.control.limits.base import NOTHING, Account, Amounts, Ask, Kind, LimitStore, Outcome, caps
+from tailrace.control.limits.limiter import Hold, Limiter, device_us
+from tailrace.control.limits.refusal import limit_name, limit_refusal
+from tailrace.control.tenants import Tenants
+from tailrace.observe.metrics import Metrics
+from tailrace.observe.timeline import Phase, Timeline
+from tailrace.policy import Quota
+
+if TYPE_CHECKING:
+    from tailrace.control.run import Run
+
+
+class OwnLimits:
+    def __init__(self, tenants: Tenants, store: LimitStore, clock: Clock, metrics: Metrics) -> None:
+        self.limiter = Limiter(store)
+        self._tenants = tenants
+        self._clock = clock
+        self._metrics = metrics
+        self._caps: dict[Quota, Amounts] = {}
+        self._waiting: dict[str, Run] = {}
+        self._expiry = Expiry(clock, self._expired)
+
+    @property
+    def waiting(self) -> list[Run]:
+        return list(self._waiting.values())
+
+    def accounts(self, principal: Principal) -> tuple[Account, ...]:
+        """Those that have any limit: the tenant's, and the key's own."""
+        name = principal.tenant
+        both = (
+            Account(name, self._of(self._tenants[name].limits)),
+            Account(f"{name}/{principal.key}", self._of(self._tenants.key_limits(principal))),
+        )
+        limited = tuple(account for account in both if any(account.caps))
+        # The tenant's account comes first also when it has no limit: it names the line, and the place in Redis.
+        return both if limited == both[1:] else limited
+
+    async def reserve(self, prepared: Sequence[Prepared], principal: Principal, timeline: Timeline) -> list[Hold]:
+        """A hold for each request, all or none. Raises RateLimited, BudgetExhausted, InvalidRequest, Unavailable."""
+        accounts = self.accounts(principal)
+        holds: list[Hold] = []
+        try:
+            for number, each in enumerate(prepared):
+                hold, outcome = await self.limiter.reserve(accounts, self._ask(each, principal.tenant, number == 0))
+                holds.append(hold)
+                self._judge(outcome, hold, timeline)
+        except BaseException:
+            self.release(holds)
+            raise
+        return holds
+
+    def release(self, holds: Iterable[Hold]) -> None:
+        """Nothing came of them."""
+        for hold in holds:
+            hold.settle(NOTHING)
+
+    def wait(self, run: Run, until: float | None, granted: Callable[[], None]) -> None:
+        """Until its limits have room for it, at most until that time on the clock."""
+        self._waiting[run.id] = run
+        if until is not None:
+            self._expiry.add(run.id, until)
+
+        def turn() -> None:
+            self.forget(run)
+            granted()
+
+        self.limiter.wait(run.hold, turn)
+
+    def forget(self, run: Run) -> None:
+        """It waits no more, for whatever reason."""
+        if self._waiting.pop(run.id, None) is not None:
+            self._expiry.drop(run.id)
+
+    async def close(self) -> None:
+        await self.limiter.close()
+
+    # --- inside
+
+    def _of(self, quota: Quota) -> Amounts:
+        found = self._caps.get(quota)
+        if found is None:
+            found = self._caps[quota] = caps(quota)
+        return found
+
+    def _ask(self, each: Prepared, tenant: str, first: bool) -> Ask:
+        """`n = 4` is one request and four sequences; several prompts of one HTTP request are one request."""
+        expected = each.ticket.estimate
+        output = round(expected.output_q80 * expected.sequences)
+        device = device_us(expected.seconds)
+        learned = Amounts(0, 0, output, device, expected.sequences, device)
+        exact = Amounts(int(first), expected.prompt_tokens)
+        return Ask(exact, learned, force=self._tenants[tenant].mode == "shadow")
+
+    def _judge(self, outcome: Outcome, hold: Hold, timeline: Timeline) -> None:
+        if outcome.kind is Kind.GRANTED:
+            return
+        name = limit_name(outcome)
+        said = {"limit": name, "scope": outcome.account, "outcome": outcome.kind.name.lower()}
+        timeline.facts["limit"] = {**said, "enforced": not hold.ask.force}
+        if hold.ask.force:
+            self._metrics.shadowed(name)
+        elif outcome.kind is Kind.PARTIAL:
+            timeline.enter(Phase.LIMIT)
+            self._metrics.limited(name)
+        else:
+            self._metrics.rejected(name)
+            raise limit_refusal(outcome, outcome.wait)
+
+    def _expired(self, name: str) -> None:
+        run = self._waiting[name]
+        outcome = run.hold.outcome
+        self._metrics.rejected(limit_name(outcome) or "limit")
+        run.fail(limit_refusal(outcome, outcome.wait if outcome.wait is not None else 1.0))

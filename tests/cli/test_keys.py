@@ -1,0 +1,32 @@
+"""`tailrace keys new`: what it prints opens the door it is put into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tailrace.cli.main import app
+from tailrace.config import load
+from tailrace.control.tenants import Tenants
+from tailrace.errors import ConfigError
+
+
+def test_a_new_key_works_with_the_lines_printed_for_it(tmp_path: Path) -> None:
+    asked = ["keys", "new", "ops", "--scope", "admin", "--expires", "2100-01-31"]
+    result = CliRunner().invoke(app, asked, catch_exceptions=False)
+    key = result.stdout.strip()
+    assert key.startswith("sk-")
+    assert key not in result.stderr
+    file = tmp_path / "t.toml"
+    file.write_text('[[tenants]]\nname = "acme"\n' + result.stderr.partition("[[tenants]] entry:")[2], encoding="utf-8")
+    principal = Tenants.of(load(str(file), {}).config).identify(key, 0.0)
+    assert (principal.tenant, principal.key, principal.scopes) == ("acme", "ops", {"admin"})
+    assert principal.expires == 4_105_036_800.0
+
+
+@pytest.mark.parametrize("wrong", [["--scope", "all"], ["--expires", "soon"]])
+def test_what_would_not_be_read_is_not_printed(wrong: list[str]) -> None:
+    with pytest.raises(ConfigError, match=wrong[0]):
+        CliRunner().invoke(app, ["keys", "new", "x", *wrong], catch_exceptions=False)
