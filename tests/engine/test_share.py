@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.engine.share import Served, Want, divide
+from tailrace.engine.share import LEAST, Served, Want, divide, unweighed, weighed
 
 plain = st.tuples(st.integers(1, 5000), st.integers(0, 3), st.sampled_from([0.5, 1.0, 4.0]))
 wants = st.lists(plain.map(lambda fields: Want(*fields)), max_size=40)
@@ -99,3 +99,22 @@ def test_shares_that_are_not_worth_a_row_are_not_made() -> None:
     grants = divide(128, [Want(1000)] * 20)
     assert sum(grant > 0 for grant in grants) == 2
     assert grants[0] > 0
+
+
+@given(st.integers(1, 5000), st.integers(0, 100_000), st.floats(0, 2e-3))
+def test_tokens_deep_in_a_prompt_weigh_more(tokens: int, context: int, attention: float) -> None:
+    weight = weighed(tokens, context, attention)
+    assert weight >= tokens
+    back = unweighed(weight, context, attention)
+    assert back >= min(tokens, LEAST)
+    assert back in (tokens, tokens - 1) or back <= LEAST
+
+
+@given(st.integers(LEAST, 5000), st.integers(0, 100_000), st.floats(1e-5, 2e-3))
+def test_what_comes_of_a_grant_is_within_it_or_worth_a_row(grant: int, context: int, attention: float) -> None:
+    tokens = unweighed(grant, context, attention)
+    assert tokens == LEAST or weighed(tokens, context, attention) <= grant
+
+
+def test_without_attention_nothing_is_weighed() -> None:
+    assert weighed(100, 5000, 0.0) == unweighed(100, 5000, 0.0) == 100

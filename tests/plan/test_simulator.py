@@ -98,3 +98,12 @@ def test_scaling_the_rate_scales_the_load() -> None:
     slow, fast = simulated(mixed(40, gap=2.0)), simulated(mixed(40, gap=2.0), scale=Scale(rate=4.0))
     assert fast.records[-1].arrival == pytest.approx(slow.records[-1].arrival / 4)
     assert fast.steps.busy / fast.seconds > 1.5 * slow.steps.busy / slow.seconds
+
+
+def test_steps_keep_their_length_deep_in_a_prompt() -> None:
+    """A token behind thousands of others costs several times as much: the budget counts that."""
+    machine = EXACT.__class__((0.006, 0.001, 0.0015, 4e-6, 6e-7), noise=0.0)
+    rows = [row(0.0, 60, 200), row(0.5, 6000, 4)]
+    chatting, _ = simulated(rows, machine=machine).records
+    assert chatting.worst_gap is not None
+    assert 0.1 < chatting.worst_gap < 0.22  # 128 tokens behind 5,800 take 0.58 s

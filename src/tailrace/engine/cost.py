@@ -33,6 +33,7 @@ _TYPICAL = np.array([1.0, 256.0, 8.0, 4096.0, 65536.0])  # scales the features t
 _PRIOR = np.array([2e-3, 1e-3, 2e-3, 1e-7, 1e-8])  # a small model on two cores, until something is measured
 _NOISE = 0.01  # variance of measured / predicted
 _WINDOW = 64  # steps whose ratios the spread is the quantile of
+_MOST_ATTENTION = 2e-3  # a token behind 4,096 others costs as nine without context
 _SURPRISE = 1.5  # a step off by this factor is a surprise
 _SURPRISES = 3  # as many in a row, on the same side, are no accident
 
@@ -99,6 +100,12 @@ class CostModel:
         self._track(work, seconds, seconds / predicted)
         self._judge(int(work.prefill > 0), seconds / predicted)
         self._learn(_features(work) / predicted, min(seconds / predicted, 4.0))
+
+    @property
+    def attention(self) -> float:
+        """As ChunkBudget. Bounded, so that a bad fit does not cut prompts into crumbs."""
+        _, b, _, _, e = self._plain
+        return min(e / b, _MOST_ATTENTION) if b > 0 else 0.0
 
     def chunk_tokens(self, decode_rows: int, kv_tokens: int) -> int:
         """The largest prefill whose step likely stays under the target, within the settings' bounds."""

@@ -28,7 +28,7 @@ from typing import Protocol
 
 from tailrace.engine.kv.manager import BlockTable, KvManager
 from tailrace.engine.sequence import NO_SLOT, Group, Sequence, State
-from tailrace.engine.share import Served, Want, divide
+from tailrace.engine.share import Served, Want, divide, unweighed, weighed
 from tailrace.engine.spec.draft import Drafter, verify
 from tailrace.engine.step import BAD, Preemption, Row, StepPlan, StepResult, Update, Work
 from tailrace.engine.step_draft import StepDraft
@@ -47,6 +47,11 @@ class Limits:
 
 
 class ChunkBudget(Protocol):
+    @property
+    def attention(self) -> float:
+        """Prefill tokens that one unit of attention work (step.Work) takes as long as."""
+        ...
+
     def chunk_tokens(self, decode_rows: int, kv_tokens: int) -> int:
         """Most prefill tokens for a step that also has these decode rows, reading that many KV tokens."""
         ...
@@ -54,6 +59,8 @@ class ChunkBudget(Protocol):
 
 class FixedBudget:
     """The same chunk always."""
+
+    attention = 0.0
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
@@ -397,25 +404,29 @@ class Scheduler:
         for sequence in waiting:
             self._extend(sequence)
         budget = max(1, self.budget.chunk_tokens(draft.decode, draft.kv_tokens))
-        wants = self._wants(waiting)
+        attention = self.budget.attention
+        wants = self._wants(waiting, attention)
         for sequence, want, grant in zip(waiting, wants, divide(budget, wants), strict=True):
-            count = self._bounded(draft, sequence, grant)
+            tokens = sequence.todo if grant == want.tokens else unweighed(grant, sequence.computed, attention)
+            count = self._bounded(draft, sequence, min(tokens, sequence.todo))
             if count:
                 self._served.add(want.group, count, want.weight)
                 draft.prefill += count
                 draft.attention += count * (sequence.computed + count // 2)
                 draft.add(self._row(draft, sequence, count))
 
-    def _wants(self, sequences: list[Sequence]) -> list[Want]:
+    def _wants(self, sequences: list[Sequence], attention: float) -> list[Want]:
+        """In tokens without context, so that one deep in its prompt does not make the step longer than was budgeted."""
         served = self._served.of(one.group.request.share_group for one in sequences)
         wants = []
         for sequence in sequences:
             request = sequence.group.request
             deadline = inf if request.deadline is None else request.deadline
+            todo = weighed(sequence.todo, sequence.computed, attention)
             wants.append(
                 Want(
-                    sequence.todo, request.share_group, request.weight, deadline, request.step_share,
-                    request.background, served[request.share_group],
+                    todo, request.share_group, request.weight, deadline, request.step_share, request.background,
+                    served[request.share_group],
                 )
             )  # fmt: skip
         return wants

@@ -11,7 +11,7 @@ part, those that were served least so far, and fewer prompts of a group, the old
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf
+from math import inf, sqrt
 from typing import NamedTuple
 
 LEAST = 32  # tokens that are worth a row
@@ -128,3 +128,16 @@ def _in_group(budget: int, wants: Sequence[Want], least: int) -> list[int]:
         grants[place] += more
         left -= more
     return grants
+
+
+def weighed(tokens: int, context: int, attention: float) -> int:
+    """Tokens without context that take as long as these behind `context` others; `attention` is ChunkBudget's."""
+    return tokens + int(attention * tokens * (context + tokens / 2))
+
+
+def unweighed(weight: int, context: int, attention: float) -> int:
+    """The most tokens that `weighed` makes no more of than `weight`, but no fewer than are worth a row."""
+    if weight <= LEAST:
+        return weight
+    slope = 1.0 + attention * context
+    return max(int(2.0 * weight / (slope + sqrt(slope * slope + 2.0 * attention * weight))), LEAST)
