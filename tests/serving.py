@@ -18,6 +18,7 @@ from tailrace.backends.base import Backend
 from tailrace.backends.fake import FakeBackend, fake_tokenizer
 from tailrace.clock import Clock, ManualClock, SystemClock
 from tailrace.config import ApiConfig, Config, ControlConfig
+from tailrace.control.limits.base import LimitStore
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.tenants import Tenants
 from tailrace.observe.metrics import Metrics
@@ -43,6 +44,7 @@ def make_state(
     api: dict[str, Any] | None = None,
     control: dict[str, Any] | None = None,
     policy: Policy | None = None,
+    store: LimitStore | None = None,
     chat: ChatTemplate | None = None,
     clock: Clock | None = None,
 ) -> AppState:
@@ -51,7 +53,9 @@ def make_state(
     config = Config(api=replace(ApiConfig(), port=0, **(api or {})), control=ControlConfig(**(control or {})))
     config = replace(config, policy=policy or Policy())
     metrics = Metrics()
-    pipeline = Pipeline(backend or FakeBackend(), config.control, clock, metrics, tenants=Tenants.of(config))
+    pipeline = Pipeline(
+        backend or FakeBackend(), config.control, clock, metrics, tenants=Tenants.of(config), store=store
+    )
     return AppState(config, pipeline, fake_tokenizer(), chat or template(), metrics, clock)
 
 

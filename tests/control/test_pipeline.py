@@ -17,7 +17,7 @@ from tailrace.config import ControlConfig
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.run import Run
 from tailrace.control.session import Session
-from tailrace.errors import InternalError, InvalidRequest, QueueFull, Unavailable
+from tailrace.errors import InternalError, InvalidRequest, QueueFull, RateLimited, Unavailable
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Timeline
 from tailrace.types import GenerateRequest, SamplingParams, StopConditions, TokenEvent
@@ -357,3 +357,65 @@ async def test_many_random_departures_leave_nothing_behind() -> None:
     load = backend.load()
     assert (load.running, load.waiting, load.kv_blocks_free) == (0, 0, load.kv_blocks_total)
     assert plane.pipeline.dispatch.room().starts == 4
+
+
+async def test_whatever_ends_a_request_its_hold_is_settled_once() -> None:
+    """Random ends - by itself, by its client, by a fault, while it waits for limits or for room - leave no hold."""
+    import random
+
+    from tailrace.control.limits.base import Account, Amounts, caps
+    from tailrace.control.tenants import Tenants
+    from tailrace.policy import DEFAULT_TENANT, Policy, Quota, TenantPolicy
+
+    rng = random.Random(5)
+    quota = Quota(requests_per_minute=100_000, output_tokens_per_minute=400, concurrency=6)
+    tenants = Tenants(Policy((TenantPolicy(DEFAULT_TENANT, limits=quota),)))
+    clock = ManualClock()
+    kinds = (Kind.RAISE, Kind.ERROR, Kind.END)
+    faults = lambda request: Fault(rng.choice(kinds), 1) if rng.random() < 0.2 else None  # noqa: E731
+    backend = FaultyBackend(FakeBackend(max_sequences=4), faults)
+    pipeline = Pipeline(backend, ControlConfig(max_waiting_requests=500), clock, Metrics(), tenants=tenants)
+    made = refused = 0
+
+    async def visit(serial: int) -> None:
+        nonlocal made, refused
+        tokens = np.ones(4, np.int32)
+        stop = StopConditions(rng.randrange(1, 12), ignore_eos=True)
+        request = GenerateRequest(f"r{serial}", "fake", tokens, SamplingParams(), stop, n=rng.choice((1, 1, 2, 3)))
+        place = pipeline.door()
+        try:
+            runs = await pipeline.admit(place, [request], Timeline(clock))
+        except RateLimited:
+            refused += 1
+            return
+        finally:
+            place.release()
+        run, leave_after = runs[0], rng.randrange(0, 15)
+        try:
+            async with asyncio.timeout(10):
+                for _ in range(leave_after):
+                    if await anext(run, None) is None:
+                        break
+        except (InternalError, Unavailable, RateLimited):
+            pass  # a fault, or it has waited longer than it may
+        finally:
+            await run.close()
+            await run.close()
+            made += run.generated
+
+    async def pass_time() -> None:
+        while pipeline.waiting or pipeline.running:
+            clock.advance(1.0)
+            pipeline.limits.limiter.poke()
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(visit(serial)) for serial in range(200)]
+    await asyncio.sleep(0)
+    await pass_time()
+    await asyncio.gather(*tasks)
+    held, level = await pipeline.limits.limiter.store.standing(Account(DEFAULT_TENANT, caps(quota)))
+    assert held == Amounts()
+    assert level[2] <= made
+    assert (pipeline.waiting, pipeline.running, pipeline.limits.limiter.waiting) == (0, 0, 0)
+    assert made > 0
+    await pipeline.close()

@@ -15,6 +15,7 @@ from tailrace.backends.base import Backend
 from tailrace.clock import Clock
 from tailrace.config import ControlConfig
 from tailrace.control.admission import (
+    Admit,
     AsJob,
     Decision,
     Forecast,
@@ -124,14 +125,14 @@ class Pipeline:
 
     def look(self, tenant: str = DEFAULT_TENANT) -> None:
         """Refuse what the door would refuse, without taking a place: before a body is read. Raises as `door`."""
-        self._allow(at_the_door(1, 0, self._there(tenant)), tenant)
+        self._allow(self._at_the_door(1, 0, tenant), tenant)
 
     def door(self, count: int = 1, tenant: str = DEFAULT_TENANT, least_tokens: int = 0) -> Place:
         """Take `count` places before any work on the prompts, which have `least_tokens` at the least by their bytes.
 
         Raises QueueFull or Unavailable.
         """
-        self._allow(at_the_door(count, least_tokens, self._there(tenant)), tenant)
+        self._allow(self._at_the_door(count, least_tokens, tenant), tenant)
         self._idle.clear()
         return Place(self, tenant, count, least_tokens)
 
@@ -155,7 +156,7 @@ class Pipeline:
         self._allow(decision, place.tenant)
         holds = await self.limits.reserve(prepared, caller.principal, timeline)
         try:
-            self._allow(at_the_door(0, 0, There((), 0, self._draining)), place.tenant)
+            self._allow(at_the_door(0, 0, There((), 0, self._draining)), place.tenant)  # a store may take its time
         except TailraceError:
             self.limits.release(holds)
             raise
@@ -226,9 +227,11 @@ class Pipeline:
         ticket = prepared[0].ticket
         expected, policy = ticket.estimate, self.tenants.policy.classes.of(ticket.request_class)
         tokens = sum(each.ticket.estimate.prompt_tokens for each in prepared)
-        fits = not self.dispatch.queue and self.dispatch.fits(expected.prompt_tokens, expected.sequences)
-        there = self._there(place.tenant, place)
-        there = There((*there.standings, self._bounds.of_class(ticket.request_class)), there.room, there.draining)
+        room = None if self.dispatch.queue else self.dispatch.room()
+        fits = room is not None and room.fits(expected.sequences, expected.prompt_tokens)
+        standings = self._bounds.door(place.tenant, place.left, place.tokens)
+        of_class = self._bounds.of_class(ticket.request_class)
+        there = There((*standings, of_class), room.starts if room is not None else 0, self._draining)
         forecast = Forecast(prediction.wait, prediction.ttft_within(self._config.deadline_chance))
         left = None if ticket.deadline is None else ticket.deadline - self.clock.now()
         terms = Terms(left, policy.queue_deadline or None, policy.as_job)
@@ -266,11 +269,13 @@ class Pipeline:
         self.metrics.rejected(reject.reason)
         run.fail(self._refusal(reject, ticket.tenant))
 
-    def _there(self, tenant: str, own: Place | None = None) -> There:
-        """Nobody overtakes who waits: while somebody does there is room for nobody."""
-        room = 0 if self.dispatch.queue else self.dispatch.room().starts
-        left, tokens = (own.left, own.tokens) if own is not None else (0, 0)
-        return There(self._bounds.door(tenant, left, tokens), room, self._draining)
+    def _at_the_door(self, count: int, least_tokens: int, tenant: str) -> Admit | Reject:
+        """Room is looked up only where it matters. While somebody waits for it there is room for nobody."""
+        standings = self._bounds.door(tenant)
+        decision = at_the_door(count, least_tokens, There(standings, 0, self._draining))
+        if isinstance(decision, Admit) or self.dispatch.queue or self._draining:
+            return decision
+        return at_the_door(count, least_tokens, There(standings, self.dispatch.room().starts))
 
     def _allow(self, decision: Decision, tenant: str) -> None:
         if isinstance(decision, AsJob):

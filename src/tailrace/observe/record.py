@@ -6,7 +6,7 @@ Made from the Timeline once it is closed. The latest are kept in memory; who may
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 
 from tailrace.observe.timeline import WAITING, Phase, Timeline
 
@@ -22,24 +22,17 @@ _WHY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One request's. `tenant`: who may read it."""
-
-    tenant: str
-    body: dict[str, object]
-
-
 class Records:
+    """Closed timelines by the ids of their requests."""
+
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Record] = OrderedDict()
+        self._kept: OrderedDict[str, Timeline] = OrderedDict()
 
     def add(self, request_id: str, timeline: Timeline) -> None:
         """Of a closed timeline; nothing for one that never got as far as a decision."""
-        tenant = timeline.facts.get("tenant")
-        if not isinstance(tenant, str):
+        if "tenant" not in timeline.facts:
             return
-        self._kept[request_id] = Record(tenant, record(request_id, timeline))
+        self._kept[request_id] = timeline
         self._kept.move_to_end(request_id)
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
@@ -47,7 +40,7 @@ class Records:
     def find(self, request_id: str, tenant: str) -> dict[str, object] | None:
         """None also for another tenant's: that it exists is nobody else's business."""
         kept = self._kept.get(request_id)
-        return kept.body if kept is not None and kept.tenant == tenant else None
+        return record(request_id, kept) if kept is not None and kept.facts["tenant"] == tenant else None
 
 
 def record(request_id: str, timeline: Timeline) -> dict[str, object]:

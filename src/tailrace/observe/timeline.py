@@ -36,13 +36,14 @@ class Timeline:
     """Opened on construction, closed once. Several backend requests of one HTTP request share it: a phase begins
     when the first of them enters it, and the last token is that of the last of them."""
 
-    __slots__ = ("_clock", "_end", "_opened", "_starts", "facts", "outcome")
+    __slots__ = ("_clock", "_end", "_opened", "_parts", "_starts", "facts", "outcome")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._opened = _microseconds(clock.now())
         self._starts: dict[Phase, int] = {}
         self._end: int | None = None
+        self._parts: dict[Phase, int] | None = None  # once nothing changes any more
         self.outcome: str | None = None
         self.facts: dict[str, object] = {}
 
@@ -81,6 +82,13 @@ class Timeline:
 
     def parts(self) -> dict[Phase, int]:
         """Microseconds of every phase so far; they add up to `total()` exactly."""
+        if self._parts is not None:
+            return self._parts
+        parts = self._measured()
+        self._parts = parts if self._end is not None else None
+        return parts
+
+    def _measured(self) -> dict[Phase, int]:
         end = self._now()
         bounds, previous = [], self._opened
         for phase in _ORDER[1:]:

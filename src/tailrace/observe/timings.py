@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tailrace.observe.timeline import WAITING, Phase, Timeline
 
@@ -30,7 +30,7 @@ class Timings:
     tokens_per_second: float | None
 
     def body(self) -> dict[str, object]:
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def timings(timeline: Timeline) -> Timings:

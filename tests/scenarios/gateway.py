@@ -1,0 +1,29 @@
+"""One of several gateways over the fake backend, with limits in Redis: `python -m tests.scenarios.gateway URL LEASE`.
+
+Prints its address, serves until it is told to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from tailrace.api.server import serve
+from tailrace.backends.fake import FakeBackend
+from tailrace.control.limits.redis import RedisLimits
+from tailrace.policy import DEFAULT_TENANT, Policy, Quota, TenantPolicy
+from tests.serving import make_state
+
+QUOTA = Quota(requests_per_minute=50, output_tokens_per_minute=100_000, concurrency=400)
+POLICY = Policy((TenantPolicy(DEFAULT_TENANT, limits=QUOTA),))
+
+
+async def main(url: str, lease: float) -> None:
+    backend = FakeBackend(max_sequences=64, step_seconds=0.002)
+    state = make_state(backend, policy=POLICY, store=RedisLimits(url, lease))
+    await serve(state, on_listening=lambda address: print(address, flush=True))
+    await state.pipeline.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], float(sys.argv[2])))

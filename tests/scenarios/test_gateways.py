@@ -1,0 +1,88 @@
+"""Two gateway processes and one Redis: together they keep a limit exactly, and a killed one leaves nothing stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from tailrace.control.limits.base import Account, Amounts, caps
+from tailrace.control.limits.redis import RedisLimits
+from tests.redis_server import needs_redis, redis_server
+from tests.scenarios.gateway import QUOTA
+from tests.serving import chat
+
+pytestmark = needs_redis
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAT = "/v1/chat/completions"
+LEASE = 3.0
+ACCOUNT = Account("default", caps(QUOTA))
+
+
+@asynccontextmanager
+async def gateway(url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.scenarios.gateway", url, str(LEASE), env=environ, cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        yield process, (await process.stdout.readline()).decode().strip()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def settled(store: RedisLimits) -> tuple[float, ...]:
+    """The levels, once nothing is held any more. Each look is a round trip, so nothing spins."""
+    async with asyncio.timeout(60):
+        while True:
+            held, level = await store.standing(ACCOUNT)
+            if held == Amounts():
+                return level
+            await asyncio.sleep(0.05)
+
+
+async def test_two_gateways_keep_one_limit_and_a_killed_one_leaves_nothing_stuck(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as url:
+        store = RedisLimits(url, LEASE)
+        async with (
+            gateway(url) as (_, first),
+            gateway(url) as (killed, second),
+            httpx.AsyncClient(timeout=60) as client,
+        ):
+            begin = time.monotonic()
+            posts = [client.post((first, second)[i % 2] + CHAT, json=chat(max_tokens=8)) for i in range(200)]
+            answers = await asyncio.gather(*posts)
+            passed = time.monotonic() - begin
+            codes = [answer.status_code for answer in answers]
+            assert codes.count(200) + codes.count(429) == 200
+            assert 50 <= codes.count(200) <= 50 + passed * 50 / 60 + 1  # and what time has forgiven meanwhile
+            assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code == 429)
+            level = await settled(store)
+            assert level[0] <= 50
+            # Its hold is held by a long answer when the process dies, and is free when its lease ends.
+            room = Account("default", caps(QUOTA)._replace(requests=0))
+            await client.aclose()
+            await store._client.hset("{tailrace:default}:acct:default", "l1", "0")  # time passes: requests refill
+            async with httpx.AsyncClient(timeout=60) as caller:
+                body = chat(max_tokens=400, ignore_eos=True)
+                task = asyncio.create_task(caller.post(second + CHAT, json=body))
+                async with asyncio.timeout(30):
+                    while not (await store.standing(room))[0].sequences:  # noqa: ASYNC110 - another process' state
+                        await asyncio.sleep(0.01)
+                killed.kill()
+                await killed.wait()
+                await asyncio.gather(task, return_exceptions=True)
+            assert (await store.standing(room))[0].sequences == 1
+            await settled(store)
+        await store.close()
