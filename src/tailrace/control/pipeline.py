@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 
 from tailrace.backends.base import Backend
@@ -93,6 +94,7 @@ class Pipeline:
         self.waiters = Waiting()
         self.dispatch = Dispatch(backend, clock, expired=self._waited_too_long)
         self.limits = OwnLimits(self.tenants, store or MemoryLimits(clock), clock, metrics)
+        self.device_seconds: defaultdict[str, float] = defaultdict(float)  # standard, of ended requests, by tenant
         self._config = config
         self._intake = Intake(self.tenants, self.dispatch.estimator, config, clock)
         self._bounds = Bounds(config, self.tenants, self.waiters)
@@ -110,6 +112,10 @@ class Pipeline:
     def waiting(self) -> int:
         """Requests past the door that have not started, wherever they are."""
         return self.waiters.requests
+
+    def waiting_runs(self) -> list[Run]:
+        """Those that wait for their tenant's limits, then those that wait for the machine, in order."""
+        return [*self.limits.waiting, *self.dispatch.queue]
 
     @property
     def draining(self) -> bool:
@@ -182,6 +188,7 @@ class Pipeline:
         self.limits.forget(run)
         self.dispatch.leave(run)
         run.hold.settle(run.spent())
+        self.device_seconds[run.ticket.tenant] += run.device_seconds or 0.0
         if completed:
             scopes = (ALL, tenant_scope(run.ticket.tenant))
             self._come_back.completed(scopes, self.clock.now(), run.prompt_tokens)
@@ -213,7 +220,7 @@ class Pipeline:
         """End everything at once: each request gets its typed error."""
         self.begin_drain()
         error = Unavailable("The server is stopping", code="draining", retry_after=_DRAIN_RETRY)
-        for run in [*self.limits.waiting, *self.dispatch.queue, *self.dispatch.running.values()]:
+        for run in [*self.waiting_runs(), *self.dispatch.running.values()]:
             run.fail(error)
         await self.backend.drain(0)
 
