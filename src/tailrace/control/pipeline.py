@@ -33,7 +33,7 @@ from tailrace.control.come_back import ComeBack
 from tailrace.control.dispatch import Dispatch
 from tailrace.control.foresight import Prediction
 from tailrace.control.intake import Caller, Intake, Prepared
-from tailrace.control.limits.base import LimitStore
+from tailrace.control.limits.base import MICRO, LimitStore
 from tailrace.control.limits.memory import MemoryLimits
 from tailrace.control.own_limits import OwnLimits
 from tailrace.control.run import Run
@@ -187,8 +187,10 @@ class Pipeline:
         self._leave_the_waiting(run)
         self.limits.forget(run)
         self.dispatch.leave(run)
-        run.hold.settle(run.spent())
-        self.device_seconds[run.ticket.tenant] += run.device_seconds or 0.0
+        spent = run.spent()
+        run.hold.settle(spent)
+        self.metrics.spent(run.ticket.tenant, spent.device_us / MICRO)
+        self.device_seconds[run.ticket.tenant] += spent.device_us / MICRO
         if completed:
             scopes = (ALL, tenant_scope(run.ticket.tenant))
             self._come_back.completed(scopes, self.clock.now(), run.prompt_tokens)
