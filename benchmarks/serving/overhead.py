@@ -90,7 +90,7 @@ async def serve_bare() -> None:
 
 
 def serve(mode: str, profiled: bool) -> None:
-    profiler = cProfile.Profile()
+    profiler = cProfile.Profile(time.process_time)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if mode == "bare":
             with contextlib.suppress(KeyboardInterrupt):
@@ -102,7 +102,7 @@ def serve(mode: str, profiled: bool) -> None:
         profiler.disable()
     if profiled:
         stats = pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime")
-        stats.print_stats("tailrace", 30)
+        stats.print_stats(40)
 
 
 async def run_plane(mode: str) -> None:
@@ -146,7 +146,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 async def measure(options: argparse.Namespace) -> None:
-    servers = {mode: await started(mode, options.profile and mode == "tenants") for mode in SERVERS}
+    servers = {mode: await started(mode, options.profile and mode == "plane") for mode in SERVERS}
     times: dict[str, list[float]] = {mode: [] for mode in SERVERS}
     cpu = dict.fromkeys(SERVERS, 0.0)
     headers = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0, help="requests a second")
     parser.add_argument("--requests", type=int, default=500, help="in each turn")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--profile", action="store_true", help="of the server with tenants; it is slower then")
+    parser.add_argument("--profile", action="store_true", help="of the plane; it is slower then")
     parser.add_argument("--serve", choices=SERVERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:

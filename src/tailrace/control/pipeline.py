@@ -242,7 +242,7 @@ class Pipeline:
         of_class = self._bounds.of_class(ticket.request_class)
         there = There((*standings, of_class), room.starts if room is not None else 0, self._draining)
         forecast = Forecast(prediction.wait, prediction.ttft_within(self._config.deadline_chance))
-        left = None if ticket.deadline is None else ticket.deadline - self.clock.now()
+        left = None if ticket.deadline is None else max(ticket.deadline - self.clock.now(), 0.0)
         terms = Terms(left, policy.queue_deadline or None, policy.as_job)
         return into_the_queue(Offer(tokens, fits, len(prepared)), there, forecast, terms)
 
