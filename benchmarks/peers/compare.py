@@ -97,5 +97,5 @@ def summary(entries: Sequence[Entry]) -> list[dict[str, Any]]:
             for entry in entries[1:]
             if not entry.problem and ours and (value := medians[entry.name])
         }
-        rows.append({"work": key, "tokens_per_second": medians, "tailrace_over": ratios})
+        rows.append({"work": key, "medians": medians, "tailrace_over": ratios})
     return rows

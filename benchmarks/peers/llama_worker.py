@@ -19,7 +19,7 @@ from typing import Any
 from channel import answer
 
 SLOTS = 32
-SLOT_TOKENS = 640
+SLOT_TOKENS = 2112  # the longest prompt and its answer
 START_SECONDS = 120
 
 

@@ -226,8 +226,7 @@ class Prefill(NamedTuple):
 class Outlook:
     """What a backend is in the middle of, for predictions. Counts are as they will be when the step that runs ends.
 
-    `costs` are as learned, `chunk` prefill tokens fit a step beside these decode rows, `idle_chunk` beside none; both
-    are tokens without context, of which a unit of attention work takes `attention`.
+    `costs` are as learned, `chunk` prefill tokens fit a step beside these decode rows, `idle_chunk` beside none.
     """
 
     step_left: float = 0.0  # seconds until the step that runs now will end
@@ -237,7 +236,6 @@ class Outlook:
     costs: StepCosts = field(default_factory=StepCosts)
     chunk: int = 512
     idle_chunk: int = 512
-    attention: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tailrace.clock import Clock
-from tailrace.control.intake import Caller
-from tailrace.control.keys import Principal
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.session import Session
 from tailrace.errors import ContextLengthExceeded, TailraceError
@@ -20,7 +18,6 @@ from tailrace.observe.timeline import Phase, Timeline
 from tailrace.plan.engine import RecordedAnswers
 from tailrace.plan.record import Record, Refusal
 from tailrace.plan.workload import Arrival, request
-from tailrace.policy import DEFAULT_TENANT
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +31,10 @@ class Habits:
 
 @dataclass(slots=True)
 class Clients:
-    """`fcfs`: everybody is the same tenant."""
-
     pipeline: Pipeline
     answers: RecordedAnswers
     clock: Clock
     habits: Habits
-    fcfs: bool = False
     records: list[Record] = field(default_factory=list)
 
     async def send_all(self, arrivals: Iterable[Arrival]) -> None:
@@ -71,16 +65,14 @@ class Clients:
 
     async def _attempt(self, arrival: Arrival, record: Record) -> None:
         timeline = Timeline(self.clock)
-        tenant = DEFAULT_TENANT if self.fcfs else arrival.client
-        place = self.pipeline.door(tenant=tenant)
+        place = self.pipeline.door()
         try:
             timeline.enter(Phase.RENDER)
             asked = request(arrival, self._max_tokens(arrival))
             self.answers.expect(asked.id, arrival.output)
-            session = await Session.open(self.pipeline, place, [asked], timeline, _caller(tenant))
+            session = await Session.open(self.pipeline, place, [asked], timeline)
         finally:
             place.release()
-            _note(record, timeline)
         try:
             async for _, events in session:
                 if (facts := events[-1].facts) is not None:
@@ -101,15 +93,3 @@ class Clients:
         if prompt >= context:
             raise ContextLengthExceeded(f"the prompt has {prompt} tokens; the context is {context}", param="prompt")
         return min(self.habits.max_tokens or arrival.output, context - prompt)
-
-
-def _caller(tenant: str) -> Caller:
-    return Caller(Principal(tenant, "trace", frozenset(("inference",))))
-
-
-def _note(record: Record, timeline: Timeline) -> None:
-    """What was decided about it, also when that was a refusal."""
-    record.request_class = str(timeline.facts.get("class", record.request_class))
-    predicted = timeline.facts.get("predicted_ttft")
-    if isinstance(predicted, float):
-        record.predicted_ttft = predicted

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailrace.observe.timeline import Timeline
+from tailrace.observe.timeline import Phase, Timeline
 from tailrace.observe.timings import timings
+
+_QUEUE = (Phase.CLASSIFY, Phase.ADMISSION, Phase.WAIT, Phase.ROUTE, Phase.QUEUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,6 @@ class Record:
     cached_tokens: int = 0
     preemptions: int = 0
     cost: float = 0.0  # standard device-seconds
-    predicted_ttft: float | None = None  # of the last attempt, when it was decided about
 
     @property
     def ok(self) -> bool:
@@ -47,9 +48,9 @@ class Record:
 
     def finish(self, timeline: Timeline, now: float) -> None:
         """Take the times over when the answer is complete."""
-        found = timings(timeline)
+        found, parts = timings(timeline), timeline.parts()
         self.end, self.made = now, found.completion_tokens
-        self.queue = found.queue_ms / 1000
+        self.queue = sum(parts[phase] for phase in _QUEUE) / 1e6
         self.ttft = None if found.ttft_ms is None else found.ttft_ms / 1000
         self.tpot = None if found.tpot_ms is None else found.tpot_ms / 1000
         self.e2e = found.total_ms / 1000
