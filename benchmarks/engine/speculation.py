@@ -1,7 +1,7 @@
 """What speculation gains on real prompts, by category: each prompt answered without and with it, in turn.
 
     python -m benchmarks.engine.speculation PROMPTS.jsonl ... [--model smollm2:135m] [--count 5] [--together 1]
-        [--tokens 128] [--temperature 0] [--cpu-time] [--json FILE]
+        [--tokens 128] [--temperature 0] [--draft-model PATH | --cpu-time] [--json FILE]
 
 A prompt file has a JSON object a line with `turns` (the first is asked, through the chat template) and `category`; the
 categories of a file named mt_bench are counted together as "chat". `--together` answers as many prompts of a category
@@ -188,10 +188,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--cpu-time", action="store_true")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--draft-model", default="")
+    how.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    config = EngineConfig(model=options.model, threads=1 if options.cpu_time else options.threads, prefix_cache=False)
+    config = EngineConfig(
+        model=options.model, draft_model=options.draft_model, prefix_cache=False,
+        threads=1 if options.cpu_time else options.threads,
+    )  # fmt: skip
     model = ready_model(config)
     if options.cpu_time:
         model = on_thread_time(model)
@@ -199,11 +204,14 @@ def main() -> None:
           f"{options.together} at once, {options.tokens} tokens, temperature {options.temperature}\n")  # fmt: skip
     print("| category | prompts | tokens/step | accepted | decode, median | decode, sum | request, sum |")
     print("|---|---|---|---|---|---|---|")
-    results = {name: measure(model, texts, options) for name, texts in prompts(options.prompts, options.count).items()}
-    lines = [summary(name, pairs, options.together) for name, pairs in results.items()]
+    results: dict[str, list[tuple[Run, Run]]] = {}
+    lines: list[Line] = []
+    for name, texts in prompts(options.prompts, options.count).items():
+        results[name] = measure(model, texts, options)
+        lines.append(summary(name, results[name], options.together))
+        show(lines[-1])
     lines.append(summary("all", list(chain(*results.values())), options.together))
-    for line in lines:
-        show(line)
+    show(lines[-1])
     print("\nstep costs a + bP + cD + dK + eA:", " ".join(f"{value:.3g}" for value in model.parts.cost.coefficients))
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -226,7 +226,8 @@ class Prefill(NamedTuple):
 class Outlook:
     """What a backend is in the middle of, for predictions. Counts are as they will be when the step that runs ends.
 
-    `costs` are as learned, `chunk` prefill tokens fit a step beside these decode rows, `idle_chunk` beside none.
+    `costs` are as learned, `chunk` prefill tokens fit a step beside these decode rows, `idle_chunk` beside none; both
+    are tokens without context, of which a unit of attention work takes `attention`.
     """
 
     step_left: float = 0.0  # seconds until the step that runs now will end
@@ -236,6 +237,7 @@ class Outlook:
     costs: StepCosts = field(default_factory=StepCosts)
     chunk: int = 512
     idle_chunk: int = 512
+    attention: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,10 @@ from tailrace.config import EngineConfig
 from tailrace.engine import build
 from tailrace.engine.build import build_engine
 from tailrace.engine.parts import EngineParts
+from tailrace.engine.spec.both import ModelDrafter
+from tailrace.engine.spec.lookup import LookupDrafter
 from tailrace.engine.step import Work
+from tailrace.errors import ConfigError
 from tests.engine.test_native_exactness import BLOCK
 from tests.tiny import tiny_vocab_size, write_tiny_gguf
 
@@ -100,3 +103,46 @@ def test_a_broken_cost_file_is_measured_anew(model: Path, rubbish: str) -> None:
     (file,) = (model.parent / "cache" / "costs").glob("*.json")
     file.write_text(rubbish)
     assert (built(model).cost.coefficients >= 0).all()
+
+
+def with_draft(model: Path, draft: Path, **settings: object) -> EngineParts:
+    config = EngineConfig(threads=1, isa="portable", **({"kv_memory": 150 * BLOCK, "kv": "bf16"} | settings))  # type: ignore[arg-type]
+    return build_engine(model, config, SystemClock(), draft=draft)
+
+
+def test_a_draft_models_blocks_come_out_of_the_same_memory(model: Path) -> None:
+    """Half as many layers take half as much, so two thirds of the blocks are left."""
+    parts = with_draft(model, write_tiny_gguf(model.parent / "draft.gguf", layers=1))
+    drafter = parts.scheduler.drafter
+    assert isinstance(drafter, ModelDrafter)
+    assert drafter._model is not None
+    assert parts.scheduler.kv.pool.total == drafter._model.kv.pool.total == 100
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(model: Path) -> None:
+    draft = write_tiny_gguf(model.parent / "draft.gguf", vocab=tiny_vocab_size() + 20)
+    with pytest.raises(ConfigError, match="of the same vocabulary") as caught:
+        with_draft(model, draft)
+    assert caught.value.param == "draft_model"
+
+
+def test_a_draft_model_with_speculation_off_is_a_contradiction(model: Path) -> None:
+    with pytest.raises(ConfigError, match="needs auto"):
+        with_draft(model, model, speculate="off")
+
+
+@pytest.mark.parametrize(
+    ("speculate", "drafter"), [("off", type(None)), ("lookup", LookupDrafter), ("auto", LookupDrafter)]
+)
+def test_who_guesses(model: Path, speculate: str, drafter: type) -> None:
+    assert type(built(model, speculate=speculate).scheduler.drafter) is drafter
+
+
+def test_a_target_for_the_time_between_tokens_bounds_the_chunk(model: Path) -> None:
+    unasked, asked = built(model).cost, built(model, tpot_target=0.02).cost
+    assert (unasked.settings.decode_target, unasked.settings.least_chunk) == (0.2, 128)
+    assert (asked.settings.decode_target, asked.settings.least_chunk) == (0.02, 16)
+    asked._plain = [0.005, 0.0005, 0.001, 0.0, 0.0]
+    chunk = asked.chunk_tokens(4, 1000)
+    assert chunk < 32
+    assert asked.predict(Work(chunk, 4, 1000)) <= 0.02

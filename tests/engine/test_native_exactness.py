@@ -16,7 +16,7 @@ from tailrace.clock import SystemClock
 from tailrace.config import EngineConfig
 from tailrace.engine.build import build_engine
 from tailrace.engine.parts import EngineParts
-from tailrace.engine.scheduler import _Draft
+from tailrace.engine.step_draft import StepDraft
 from tailrace.types import GenerateRequest, SamplingParams
 from tests.engine.support import Rig, prompt, request
 from tests.tiny import write_tiny_gguf
@@ -109,7 +109,7 @@ def test_after_preemption(folder: Path, variant: Variant, alone: Bits) -> None:
         turn += 1
         rig.step()
         if turn % 5 == 0 and rig.scheduler.running:
-            rig.scheduler._preempt(_Draft(), rig.scheduler.running[turn // 5 % len(rig.scheduler.running)], "test")
+            rig.scheduler._preempt(StepDraft(), rig.scheduler.running[turn // 5 % len(rig.scheduler.running)], "test")
             rig.scheduler.kv.clear_cache()
     facts = [rig.choice(one.id).ends[0].facts for one in wanted()]
     assert sum(fact.preemptions > 0 for fact in facts if fact) >= 5

@@ -60,7 +60,13 @@ def test_the_group_served_least_moves_when_not_all_can() -> None:
 def test_no_prompt_takes_more_than_its_share_of_a_step() -> None:
     assert divide(400, [Want(9000, most=0.25)]) == [100]
     assert divide(100, [Want(9000, most=0.25)]) == [64]  # not so small that the step costs more than its work
-    assert divide(400, [Want(9000, 1, most=0.25), Want(9000, 2)]) == [100, 300]
+    assert sum(divide(400, [Want(9000, most=0.25)] * 4)) == 100
+
+
+def test_beside_others_prompts_with_a_cap_get_a_rows_worth() -> None:
+    assert divide(400, [Want(9000, 1, most=0.25), Want(9000, 2)]) == [32, 368]
+    assert divide(400, [Want(9000, most=0.25), Want(50)]) == [32, 50]
+    assert divide(400, [Want(9000, most=0.25), Want(50, background=True)]) == [100, 50]
 
 
 def test_background_gets_what_the_others_leave() -> None:
@@ -78,11 +84,11 @@ def test_grants_are_within_all_bounds(budget: int, wants: list[Want]) -> None:
     grants = divide(budget, wants)
     assert all(0 <= grant <= want.tokens for grant, want in zip(grants, wants, strict=True))
     assert sum(grants) <= budget
-    for grant, want in zip(grants, wants, strict=True):
-        assert want.most == 1.0 or grant <= max(64, budget * want.most)
+    capped = [place for place, want in enumerate(wants) if want.most < 1.0]
+    most = max((wants[place].most for place in capped), default=1.0)
+    assert sum(grants[place] for place in capped) <= max(64, budget * most)
     if sum(grants) < budget:
-        capped = [want.tokens if want.most == 1.0 else max(int(budget * want.most), 64) for want in wants]
-        assert all(grant == min(cap, want.tokens) for grant, cap, want in zip(grants, capped, wants, strict=True))
+        assert all(grant == want.tokens for grant, want in zip(grants, wants, strict=True) if want.most == 1.0)
 
 
 def test_a_group_that_comes_has_no_credit_and_one_that_left_no_debt() -> None:

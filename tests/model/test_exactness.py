@@ -12,7 +12,7 @@ from tailrace import _native
 from tailrace.clock import SystemClock
 from tailrace.config import EngineConfig
 from tailrace.engine.build import assemble
-from tailrace.engine.scheduler import _Draft
+from tailrace.engine.step_draft import StepDraft
 from tailrace.text.tokenizer import Tokenizer
 from tailrace.types import GenerateRequest, SamplingParams
 from tests.engine.support import Rig, request
@@ -106,7 +106,7 @@ def test_after_preemption(load: Load, wanted: list[GenerateRequest], alone: Bits
         robbed.step()
         running = robbed.scheduler.running
         if turn % 4 == 0 and running:
-            robbed.scheduler._preempt(_Draft(), running[turn // 4 % len(running)], "test")
+            robbed.scheduler._preempt(StepDraft(), running[turn // 4 % len(running)], "test")
             robbed.scheduler.kv.clear_cache()
     facts = [robbed.choice(one.id).ends[0].facts for one in wanted]
     assert sum(fact.preemptions > 0 for fact in facts if fact) >= 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tailrace.clock import ManualClock
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Phase, Timeline
@@ -12,7 +14,10 @@ def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"tailrace_{name}", labels)
 
 
-def finished(outcome: str = "ok") -> Timeline:
+KIND = {"class": "interactive", "length": "<256"}
+
+
+def finished(outcome: str = "ok", **facts: object) -> Timeline:
     clock = ManualClock()
     timeline = Timeline(clock)
     clock.advance(0.5)
@@ -20,7 +25,7 @@ def finished(outcome: str = "ok") -> Timeline:
     clock.advance(1.0)
     timeline.enter(Phase.DECODE)
     clock.advance(2.0)
-    timeline.facts.update(prompt_tokens=200, completion_tokens=5, longest=5)
+    timeline.facts.update({"prompt_tokens": 200, "completion_tokens": 5, "longest": 5, "class": "interactive", **facts})
     timeline.close(outcome)
     return timeline
 
@@ -29,11 +34,18 @@ def test_a_finished_request_is_counted_with_its_times() -> None:
     metrics = Metrics()
     metrics.closed(finished(), "chat")
     assert sample(metrics, "requests_total", route="chat", outcome="ok") == 1
-    assert sample(metrics, "phase_seconds_sum", phase="prefill") == 1.0
-    assert sample(metrics, "phase_seconds_sum", phase="decode") == 2.0
-    assert sample(metrics, "ttft_seconds_sum", length="<256") == 1.5
-    assert sample(metrics, "tpot_seconds_sum", length="<256") == 0.5
-    assert sample(metrics, "e2e_seconds_sum", length="<256") == 3.5
+    assert sample(metrics, "phase_seconds_sum", phase="prefill", **KIND) == 1.0
+    assert sample(metrics, "phase_seconds_sum", phase="decode", **KIND) == 2.0
+    assert sample(metrics, "ttft_seconds_sum", **KIND) == 1.5
+    assert sample(metrics, "tpot_seconds_sum", **KIND) == 0.5
+    assert sample(metrics, "e2e_seconds_sum", **KIND) == 3.5
+
+
+@pytest.mark.parametrize(("deadline", "met"), [(1.5, "true"), (1.4, "false")])
+def test_deadlines_are_counted_by_whether_they_were_met(deadline: float, met: str) -> None:
+    metrics = Metrics()
+    metrics.closed(finished(deadline=deadline), "chat")
+    assert sample(metrics, "deadlines_total", met=met, **{"class": "interactive"}) == 1
 
 
 def test_a_refused_request_has_no_times() -> None:
@@ -44,7 +56,7 @@ def test_a_refused_request_has_no_times() -> None:
     metrics.rejected("queue_full")
     assert sample(metrics, "requests_total", route="chat", outcome="rejected") == 1
     assert sample(metrics, "rejects_total", reason="queue_full") == 1
-    assert sample(metrics, "e2e_seconds_count", length="<256") is None
+    assert sample(metrics, "e2e_seconds_count", **{"class": ""}, length="<256") is None
 
 
 def test_gauges_show_the_state_at_the_scrape() -> None:

@@ -20,7 +20,8 @@ def start(record: Record) -> float:
 
 
 def test_names() -> None:
-    assert not Classic.of([], 0.5)
+    assert not Classic.of([], 0.5).schedules
+    assert not Classic.of(["fcfs"], 0.5).schedules
     assert Classic.of(["static", "reserve"], 0.5) == Classic(0.0, False, True)
     assert Classic.of(["dynamic", "unchunked"], 0.5) == Classic(0.5, True, False)
 
@@ -70,7 +71,7 @@ def test_reserving_the_maximum_runs_fewer_at_once() -> None:
     habits = Habits(max_tokens=64 * 8 - 60)  # half of the memory for each
     paged = simulated(rows, habits=habits, **fields)
     reserved = simulated(rows, habits=habits, classic=Classic.of(["reserve"], 0.0), **fields)
-    assert reserved.seconds > 1.3 * paged.seconds
+    assert reserved.seconds > 1.25 * paged.seconds
     assert all(record.ok for record in reserved.records)
     assert reserved.stats.preemptions == 0
 

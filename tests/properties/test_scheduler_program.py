@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tailrace.engine.fake_runner import FakeRunner, _hashes
+from tailrace.engine.spec.draft import Drafter
 from tailrace.types import FinishReason, GenerateRequest
+from tests.engine.spec.test_model import drafting
 from tests.engine.support import Oracle, Rig, by_definition, prompt, request, seeded
 
 
@@ -23,11 +25,14 @@ class SchedulerProgram(RuleBasedStateMachine):
         chunk=st.sampled_from([1, 16, 64, 300]),
         cap=st.integers(0, 3),
         cache=st.booleans(),
-        right=st.sampled_from([None, 0, 50, 95]),
+        right=st.sampled_from([None, -1, 0, 50, 95]),
     )
     def start(self, blocks: int, chunk: int, cap: int, cache: bool, right: int | None) -> None:
-        """`right`: of a hundred guesses that a drafter makes; without one there are none."""
-        drafter = None if right is None else Oracle(right=right, most=80)
+        """`right`: of a hundred guesses that a drafter makes; without one there are none, and below 0 a draft model
+        makes them."""
+        drafter: Drafter | None = None if right is None else Oracle(right=right, most=80)
+        if right == -1:
+            drafter = drafting(errs=4, blocks=blocks)
         self.rig = Rig(
             blocks=blocks, chunk=chunk, slots=6, context=448, max_preemptions=cap, prefix_cache=cache, drafter=drafter
         )

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from tailrace.api.edge import Edge
 from tailrace.api.errors import on_http_error, on_tailrace_error
 from tailrace.api.openapi import publish
-from tailrace.api.routes import admin, openai, text
+from tailrace.api.routes import admin, openai, operator, text
 from tailrace.api.state import AppState
 from tailrace.errors import TailraceError
 
@@ -20,7 +20,7 @@ def create_app(state: AppState) -> FastAPI:
         redirect_slashes=False,
     )  # fmt: skip
     app.state.tailrace = state
-    for routes in (openai, text, admin):
+    for routes in (openai, text, admin, operator):
         app.include_router(routes.router)
     app.add_exception_handler(TailraceError, on_tailrace_error)
     app.add_exception_handler(HTTPException, on_http_error)

@@ -20,7 +20,7 @@ _MEANING = {
     400: "The request is wrong, or asks for something not supported; the message names the field",
     401: "No API key, or not an accepted one",
     403: "The key may not do this",
-    404: "No such model",
+    404: "No such model, request or tenant",
     413: "The body is too large",
     429: "A limit of the caller's own, or a full queue; Retry-After says when to come back",
     500: "This request failed inside the server",

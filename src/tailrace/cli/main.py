@@ -153,6 +153,18 @@ def doctor(
     raise typer.Exit(run_doctor(loaded, measure=measure, as_json=as_json))
 
 
+@app.command(epilog=examples("tailrace top", "tailrace top --url http://gateway:8000 --key sk-..."))
+def top(
+    url: Annotated[str, typer.Option(help="the server")] = "http://127.0.0.1:8000",
+    key: Annotated[str, typer.Option(help="an API key with the scope admin")] = "",
+    every: Annotated[float, typer.Option(help="seconds between looks", min=0.2, max=60.0)] = 1.0,
+) -> None:
+    """Watch a running server: queues, requests, KV memory, tails; cancel a request, change a tenant's weight."""
+    from tailrace.cli.top.command import run_top
+
+    run_top(url, key, every)
+
+
 @app.command(epilog=examples("tailrace version"))
 def version() -> None:
     """Print the version, and the kernel variants this CPU can run."""

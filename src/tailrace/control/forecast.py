@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from tailrace.control.work_ahead import Ahead
-from tailrace.engine.share import Want, divide
+from tailrace.engine.share import Want, divide, unweighed, weighed
 from tailrace.types import Outlook, Prefill
 
 _STEPS = 48  # played one by one; after them the work that is left is taken to go on at the last one's pace
@@ -37,7 +37,7 @@ def first_token(outlook: Outlook, prompt: Prefill) -> float:
     step, tokens = 0.0, 0
     for _ in range(_STEPS):
         budget = outlook.chunk if decodes else outlook.idle_chunk
-        grants = divide(budget, [_want(p) for p in prompts])
+        grants = _grants(budget, prompts, outlook.attention)
         attention = sum(grant * (p.done + grant / 2) for grant, p in zip(grants, prompts, strict=True))
         tokens = sum(grants)
         step = costs.step + costs.prefill * tokens + costs.decode * decodes + costs.kv * kv_tokens
@@ -84,5 +84,13 @@ def start(outlook: Outlook, ahead: Ahead, free: int, remaining: Sequence[float],
     return Start(now * max(1.0, (count + 1) / (_STARTS + 1)), prefill)
 
 
-def _want(prompt: Prefill) -> Want:
-    return Want(prompt.todo, prompt.share_group, prompt.weight, inf, prompt.step_share, prompt.background)
+def _grants(budget: int, prompts: Sequence[Prefill], attention: float) -> list[int]:
+    """Tokens of each prompt in the next step, as the scheduler gives them."""
+    wants = [
+        Want(weighed(p.todo, p.done, attention), p.share_group, p.weight, inf, p.step_share, p.background)
+        for p in prompts
+    ]
+    return [
+        p.todo if grant >= want.tokens else min(unweighed(grant, p.done, attention), p.todo)
+        for p, want, grant in zip(prompts, wants, divide(budget, wants), strict=True)
+    ]

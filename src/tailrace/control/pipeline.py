@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 
 from tailrace.backends.base import Backend
@@ -32,7 +33,7 @@ from tailrace.control.come_back import ComeBack
 from tailrace.control.dispatch import Dispatch
 from tailrace.control.foresight import Prediction
 from tailrace.control.intake import Caller, Intake, Prepared
-from tailrace.control.limits.base import LimitStore
+from tailrace.control.limits.base import MICRO, LimitStore
 from tailrace.control.limits.memory import MemoryLimits
 from tailrace.control.own_limits import OwnLimits
 from tailrace.control.run import Run
@@ -93,6 +94,7 @@ class Pipeline:
         self.waiters = Waiting()
         self.dispatch = Dispatch(backend, clock, expired=self._waited_too_long)
         self.limits = OwnLimits(self.tenants, store or MemoryLimits(clock), clock, metrics)
+        self.device_seconds: defaultdict[str, float] = defaultdict(float)  # standard, of ended requests, by tenant
         self._config = config
         self._intake = Intake(self.tenants, self.dispatch.estimator, config, clock)
         self._bounds = Bounds(config, self.tenants, self.waiters)
@@ -110,6 +112,10 @@ class Pipeline:
     def waiting(self) -> int:
         """Requests past the door that have not started, wherever they are."""
         return self.waiters.requests
+
+    def waiting_runs(self) -> list[Run]:
+        """Those that wait for their tenant's limits, then those that wait for the machine, in order."""
+        return [*self.limits.waiting, *self.dispatch.queue]
 
     @property
     def draining(self) -> bool:
@@ -181,7 +187,10 @@ class Pipeline:
         self._leave_the_waiting(run)
         self.limits.forget(run)
         self.dispatch.leave(run)
-        run.hold.settle(run.spent())
+        spent = run.spent()
+        run.hold.settle(spent)
+        self.metrics.spent(run.ticket.tenant, spent.device_us / MICRO)
+        self.device_seconds[run.ticket.tenant] += spent.device_us / MICRO
         if completed:
             scopes = (ALL, tenant_scope(run.ticket.tenant))
             self._come_back.completed(scopes, self.clock.now(), run.prompt_tokens)
@@ -213,7 +222,7 @@ class Pipeline:
         """End everything at once: each request gets its typed error."""
         self.begin_drain()
         error = Unavailable("The server is stopping", code="draining", retry_after=_DRAIN_RETRY)
-        for run in [*self.limits.waiting, *self.dispatch.queue, *self.dispatch.running.values()]:
+        for run in [*self.waiting_runs(), *self.dispatch.running.values()]:
             run.fail(error)
         await self.backend.drain(0)
 
@@ -233,7 +242,7 @@ class Pipeline:
         of_class = self._bounds.of_class(ticket.request_class)
         there = There((*standings, of_class), room.starts if room is not None else 0, self._draining)
         forecast = Forecast(prediction.wait, prediction.ttft_within(self._config.deadline_chance))
-        left = None if ticket.deadline is None else ticket.deadline - self.clock.now()
+        left = None if ticket.deadline is None else max(ticket.deadline - self.clock.now(), 0.0)
         terms = Terms(left, policy.queue_deadline or None, policy.as_job)
         return into_the_queue(Offer(tokens, fits, len(prepared)), there, forecast, terms)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailrace.control.ticket import Ticket
 from tailrace.policy import RequestClass
 
-_LONG = 0.25  # so that the step a short prompt arrives in is soon over
+_LONG = 0.125  # so that the step a short prompt arrives in is soon over
 
 
 def step_share(ticket: Ticket) -> float:

@@ -27,7 +27,8 @@ def outlook(scheduler: Scheduler, cost: CostModel, step: tuple[StepPlan, float] 
             kv_tokens += (done + 1) * (1 + len(sequence.followers))
     left = 0.0 if step is None else max(step[1] - now, 0.0)
     chunk, idle = scheduler.budget.chunk_tokens(max(decodes, 1), kv_tokens), scheduler.budget.chunk_tokens(0, 0)
-    return Outlook(left, tuple(prefills), decodes, kv_tokens, cost.costs, chunk, idle)
+    attention = scheduler.budget.attention
+    return Outlook(left, tuple(prefills), decodes, kv_tokens, cost.costs, chunk, idle, attention)
 
 
 def prefill(request: GenerateRequest, todo: int, done: int = 0) -> Prefill:

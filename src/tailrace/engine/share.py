@@ -3,9 +3,10 @@
 Background prompts get what the others leave. The rest is split among share groups by weight; what a group does not
 want goes to the others. Inside a group half is shared evenly, so that every prompt moves each step; what is left goes
 to the earliest deadline, then to the shortest, which ends short prompts early and so lowers the mean time to the
-first token. No prompt gets everything while another waits, and none more than its own share of a step, which keeps
-the step short for whoever comes during it. Shares below `least` tokens are not worth a row: then fewer groups take
-part, those that were served least so far, and fewer prompts of a group, the oldest always among them.
+first token. No prompt gets everything while another waits. Prompts with a cap get no more than that part of a step
+together, which keeps it short for whoever comes during it, and one row's worth beside prompts without a cap. Shares
+below `least` tokens are not worth a row: then fewer groups take part, those that were served least so far, and fewer
+prompts of a group, the oldest always among them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from math import inf, sqrt
 from typing import NamedTuple
 
 LEAST = 32  # tokens that are worth a row
-_LEAST_SHARE = 64  # tokens of a step that no cap goes below
+_LEAST_SHARE = 64  # tokens of a step that a cap leaves where nobody else waits
 
 
 class Want(NamedTuple):
     """One prompt, in order of age: tokens still to compute, its share group and that group's weight.
 
-    `most`: part of the budget that it may take at most. `served`: what its group was given over its weight.
+    `most`: part of the budget that all with a cap may take at most. `served`: what its group was given over its weight.
     """
 
     tokens: int
@@ -54,7 +55,7 @@ class Served:
 def divide(budget: int, wants: Sequence[Want], least: int = LEAST) -> list[int]:
     """Tokens for each want: together at most `budget`, none more than it wants and may have."""
     grants = [0] * len(wants)
-    capped = [_capped(want, budget) for want in wants]
+    capped = _capped(wants, budget, least)
     left = budget
     for background in (False, True):
         places = [i for i, want in enumerate(capped) if want.background is background]
@@ -65,10 +66,18 @@ def divide(budget: int, wants: Sequence[Want], least: int = LEAST) -> list[int]:
     return grants
 
 
-def _capped(want: Want, budget: int) -> Want:
-    if want.most >= 1.0:
-        return want
-    return want._replace(tokens=min(want.tokens, max(int(budget * want.most), _LEAST_SHARE)))
+def _capped(wants: Sequence[Want], budget: int, least: int) -> Sequence[Want]:
+    """What those with a cap may have together: their part of the step, or one row's worth beside prompts without."""
+    places = [i for i, want in enumerate(wants) if want.most < 1.0]
+    if not places:
+        return wants
+    allowed = max(int(budget * max(wants[i].most for i in places)), _LEAST_SHARE)
+    if any(want.most >= 1.0 and not want.background for want in wants):
+        allowed = least
+    cut = list(wants)
+    for place, tokens in zip(places, _among(allowed, [wants[i] for i in places], least), strict=True):
+        cut[place] = wants[place]._replace(tokens=tokens)
+    return cut
 
 
 def _among(budget: int, wants: Sequence[Want], least: int) -> list[int]:

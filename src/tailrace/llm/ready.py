@@ -4,7 +4,7 @@ chat template. What `serve`, `chat` and the Python API begin with."""
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailrace.backends.engine import EngineBackend
@@ -47,9 +47,10 @@ def ready_model(config: EngineConfig, *, show: bool = True) -> Model:
     Raises StoreError, ModelFileError, ConfigError.
     """
     path = find_model(config, show=show)
+    draft = find_model(replace(config, model=config.draft_model), show=show) if config.draft_model else None
     clock = SystemClock()
     with fraction_bars(show) as progress:
-        parts = build_engine(path, config, clock, cache_dir=store_root(config), progress=progress)
+        parts = build_engine(path, config, clock, draft=draft, cache_dir=store_root(config), progress=progress)
     name = served_name(config, path)
     assert parts.loaded is not None
     template = _template(config, parts.loaded, clock)

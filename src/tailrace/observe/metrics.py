@@ -41,12 +41,18 @@ class Metrics:
             "tailrace_shadow_refusals", "Requests that a limit would have stopped, were it enforced", ["limit"],
             registry=registry,
         )  # fmt: skip
-        self._phases = _histogram("phase_seconds", "Time in each phase of a request", "phase", registry)
-        self._ttft = _histogram("ttft_seconds", "From the socket to the first token", "length", registry)
-        self._e2e = _histogram("e2e_seconds", "From the socket to the end of the answer", "length", registry)
-        self._tpot = _histogram(
-            "tpot_seconds", "Mean time per token after the first", "length", registry, _TOKEN_SECONDS
+        self._deadlines = Counter(
+            "tailrace_deadlines", "First tokens that had a deadline, and whether it was met", ["class", "met"],
+            registry=registry,
+        )  # fmt: skip
+        self._spent = Counter(
+            "tailrace_device_seconds", "Standard device-seconds of ended requests", ["tenant"], registry=registry
         )
+        kind = ("class", "length")
+        self._phases = _histogram("phase_seconds", "Time in each phase of a request", ("phase", *kind), registry)
+        self._ttft = _histogram("ttft_seconds", "From the socket to the first token", kind, registry)
+        self._e2e = _histogram("e2e_seconds", "From the socket to the end of the answer", kind, registry)
+        self._tpot = _histogram("tpot_seconds", "Mean time per token after the first", kind, registry, _TOKEN_SECONDS)
         self._prompt = _counter("prompt_tokens", "Prompt tokens of requests that were started", registry)
         self._cached = _counter("cached_tokens", "Prompt tokens found in the prefix cache", registry)
         self._generated = _counter("generated_tokens", "Tokens generated", registry)
@@ -91,6 +97,9 @@ class Metrics:
     def limited(self, limit: str) -> None:
         self._limited.labels(limit).inc()
 
+    def spent(self, tenant: str, device_seconds: float) -> None:
+        self._spent.labels(tenant).inc(device_seconds)
+
     def shadowed(self, limit: str) -> None:
         self._shadowed.labels(limit).inc()
 
@@ -102,13 +111,18 @@ class Metrics:
         if times.ttft_ms is None:
             return
         self.recent.add(times)
+        kind = (str(timeline.facts.get("class", "")), length_bucket(times.prompt_tokens))
         for phase, microseconds in timeline.parts().items():
-            self._phases.labels(phase.value).observe(microseconds / 1e6)
-        length = length_bucket(times.prompt_tokens)
-        self._ttft.labels(length).observe(times.ttft_ms / 1e3)
-        self._e2e.labels(length).observe(times.total_ms / 1e3)
+            if microseconds:
+                self._phases.labels(phase.value, *kind).observe(microseconds / 1e6)
+        self._ttft.labels(*kind).observe(times.ttft_ms / 1e3)
+        self._e2e.labels(*kind).observe(times.total_ms / 1e3)
         if times.tpot_ms is not None:
-            self._tpot.labels(length).observe(times.tpot_ms / 1e3)
+            self._tpot.labels(*kind).observe(times.tpot_ms / 1e3)
+        deadline = timeline.facts.get("deadline")
+        if isinstance(deadline, float):
+            met = timeline.opened + times.ttft_ms / 1e3 <= deadline
+            self._deadlines.labels(kind[0], str(met).lower()).inc()
 
     def render(self) -> bytes:
         """The exposition text."""
@@ -143,6 +157,6 @@ def _counter(name: str, text: str, registry: CollectorRegistry) -> Counter:
 
 
 def _histogram(
-    name: str, text: str, label: str, registry: CollectorRegistry, buckets: tuple[float, ...] = _SECONDS
+    name: str, text: str, labels: tuple[str, ...], registry: CollectorRegistry, buckets: tuple[float, ...] = _SECONDS
 ) -> Histogram:
-    return Histogram(f"tailrace_{name}", text, [label], buckets=buckets, registry=registry)
+    return Histogram(f"tailrace_{name}", text, labels, buckets=buckets, registry=registry)

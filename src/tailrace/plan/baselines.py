@@ -7,6 +7,7 @@ for them. They are generous to the classics: a finished answer leaves at once, a
     dynamic     the same, but a batch that is not full is waited for
     unchunked   whole prompts, first come first served: no step budget
     reserve     KV memory for the longest answer that a request may have is taken at its start
+    fcfs        first come, first served: everybody is one tenant, every request of one class
 """
 
 from __future__ import annotations
@@ -24,25 +25,28 @@ WHOLE = 1 << 40  # tokens: no prompt is ever cut
 
 @dataclass(frozen=True, slots=True)
 class Classic:
-    """`window`: seconds that a batch which is not full is waited for; None: no batches, the real admission."""
+    """`window`: seconds that a batch which is not full is waited for; None: no batches, the real admission. `fcfs` is
+    for the serving plane, the others for the scheduler."""
 
     window: float | None = None
     unchunked: bool = False
     reserve: bool = False
+    fcfs: bool = False
 
     @staticmethod
     def of(names: Collection[str], window: float) -> Classic:
         """From the names above; `window` is for dynamic."""
         batching = window if "dynamic" in names else 0.0 if "static" in names else None
-        return Classic(batching, "unchunked" in names, "reserve" in names)
+        return Classic(batching, "unchunked" in names, "reserve" in names, "fcfs" in names)
 
-    def __bool__(self) -> bool:
+    @property
+    def schedules(self) -> bool:
         return self.window is not None or self.unchunked or self.reserve
 
 
 def scheduler(kv: KvManager, limits: Limits, budget: ChunkBudget, classic: Classic) -> Scheduler:
     """The real one, unless something of it is to be taken back."""
-    if not classic:
+    if not classic.schedules:
         return Scheduler(kv, limits, budget)
     return ClassicScheduler(kv, limits, FixedBudget(WHOLE) if classic.unchunked else budget, classic)
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tailrace.clock import Clock
+from tailrace.control.intake import Caller
+from tailrace.control.keys import Principal
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.session import Session
 from tailrace.errors import ContextLengthExceeded, TailraceError
@@ -18,6 +20,7 @@ from tailrace.observe.timeline import Phase, Timeline
 from tailrace.plan.engine import RecordedAnswers
 from tailrace.plan.record import Record, Refusal
 from tailrace.plan.workload import Arrival, request
+from tailrace.policy import DEFAULT_TENANT
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,13 @@ class Habits:
 
 @dataclass(slots=True)
 class Clients:
+    """`fcfs`: everybody is the same tenant."""
+
     pipeline: Pipeline
     answers: RecordedAnswers
     clock: Clock
     habits: Habits
+    fcfs: bool = False
     records: list[Record] = field(default_factory=list)
 
     async def send_all(self, arrivals: Iterable[Arrival]) -> None:
@@ -65,14 +71,16 @@ class Clients:
 
     async def _attempt(self, arrival: Arrival, record: Record) -> None:
         timeline = Timeline(self.clock)
-        place = self.pipeline.door()
+        tenant = DEFAULT_TENANT if self.fcfs else arrival.client
+        place = self.pipeline.door(tenant=tenant)
         try:
             timeline.enter(Phase.RENDER)
             asked = request(arrival, self._max_tokens(arrival))
             self.answers.expect(asked.id, arrival.output)
-            session = await Session.open(self.pipeline, place, [asked], timeline)
+            session = await Session.open(self.pipeline, place, [asked], timeline, _caller(tenant))
         finally:
             place.release()
+            _note(record, timeline)
         try:
             async for _, events in session:
                 if (facts := events[-1].facts) is not None:
@@ -93,3 +101,15 @@ class Clients:
         if prompt >= context:
             raise ContextLengthExceeded(f"the prompt has {prompt} tokens; the context is {context}", param="prompt")
         return min(self.habits.max_tokens or arrival.output, context - prompt)
+
+
+def _caller(tenant: str) -> Caller:
+    return Caller(Principal(tenant, "trace", frozenset(("inference",))))
+
+
+def _note(record: Record, timeline: Timeline) -> None:
+    """What was decided about it, also when that was a refusal."""
+    record.request_class = str(timeline.facts.get("class", record.request_class))
+    predicted = timeline.facts.get("predicted_ttft")
+    if isinstance(predicted, float):
+        record.predicted_ttft = predicted

@@ -10,6 +10,7 @@ a simulation several times faster: waking a reader costs more than planning its 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,10 @@ class VirtualEngine(EngineLoop):
         self._turning = False
         self._alarm: asyncio.TimerHandle | None = None
         self._unread: Delivery = {}  # of requests that have had their first event
+
+    def live_costs(self) -> Iterator[tuple[str, float]]:
+        """(request id, standard device-seconds so far) of what has not ended."""
+        return ((name, answer.group.standard_seconds) for name, answer in self._answers.items())
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()

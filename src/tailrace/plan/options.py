@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tailrace.errors import ConfigError
 from tailrace.options import check_choices, check_positive, dashed, flag
 
-BASELINES = ("static", "dynamic", "unchunked", "reserve")
+BASELINES = ("static", "dynamic", "unchunked", "reserve", "fcfs")
 
 
 @dataclass(frozen=True, kw_only=True)

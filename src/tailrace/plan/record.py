@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailrace.observe.timeline import Phase, Timeline
+from tailrace.observe.timeline import Timeline
 from tailrace.observe.timings import timings
-
-_QUEUE = (Phase.CLASSIFY, Phase.ADMISSION, Phase.WAIT, Phase.ROUTE, Phase.QUEUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,7 @@ class Record:
     cached_tokens: int = 0
     preemptions: int = 0
     cost: float = 0.0  # standard device-seconds
+    predicted_ttft: float | None = None  # of the last attempt, when it was decided about
 
     @property
     def ok(self) -> bool:
@@ -48,9 +47,9 @@ class Record:
 
     def finish(self, timeline: Timeline, now: float) -> None:
         """Take the times over when the answer is complete."""
-        found, parts = timings(timeline), timeline.parts()
+        found = timings(timeline)
         self.end, self.made = now, found.completion_tokens
-        self.queue = sum(parts[phase] for phase in _QUEUE) / 1e6
+        self.queue = found.queue_ms / 1000
         self.ttft = None if found.ttft_ms is None else found.ttft_ms / 1000
         self.tpot = None if found.tpot_ms is None else found.tpot_ms / 1000
         self.e2e = found.total_ms / 1000

@@ -34,6 +34,7 @@ def summarize(outcome: Outcome, slo: Slo) -> Summary:
         "tenants": _groups(records, slo, lambda record: record.client),
         "refusals": _refusals(records),
         "jain": jain(_served(records).values()),
+        "prediction": _prediction(good),
         "engine": _engine(outcome, good),
     }
 
@@ -112,6 +113,12 @@ def _refusals(records: Sequence[Record]) -> Summary:
         "let_in": sum(record.ok and bool(record.refusals) for record in records),
         "never_answered": sum(not record.ok for record in records),
     }
+
+
+def _prediction(good: Sequence[Record]) -> Summary | None:
+    """|actual - predicted| / actual time to the first token, as it was told at the door."""
+    errors = [abs(r.ttft - r.predicted_ttft) / r.ttft for r in good if r.ttft and r.predicted_ttft is not None]
+    return distribution(errors, 1.0)
 
 
 def _engine(outcome: Outcome, good: Sequence[Record]) -> Summary:

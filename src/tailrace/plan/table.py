@@ -33,6 +33,9 @@ def _parts(data: Data) -> Iterator[RenderableType]:
         yield Text(f"Jain index of served cost: {summary['jain']:.3f}")
     if summary["refusals"]["by_reason"]:
         yield Text(_refusals(summary["refusals"]))
+    if summary["prediction"] is not None:
+        off = summary["prediction"]
+        yield Text(f"TTFT foretold at the door: off by {off['p50']:.0%} (P50), {off['p95']:.0%} (P95)")
     yield Text(_engine(summary["engine"]))
     yield Text(_machine(data), style="dim")
 

@@ -89,6 +89,10 @@ class Tokenizer:
     def vocab_size(self) -> int:
         return len(self._tokens)
 
+    def same_tokens(self, other: Tokenizer) -> bool:
+        """Whether each id means the same in both."""
+        return self._bytes == other._bytes
+
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> Tokens:
         """Token ids, int32 [n].
 

@@ -43,3 +43,15 @@ def test_old_guesses_fade() -> None:
         acceptance.learn(own, 0, True)
     assert before < 0.05
     assert acceptance.rate(own, 0) > 0.5
+
+
+def test_what_is_not_tried_any_more_is_forgotten_slowly() -> None:
+    acceptance = Acceptance([0.6])
+    own = acceptance.record()
+    for _ in range(100):
+        acceptance.learn(own, 0, False)
+    before = acceptance.rate(own, 0)
+    for _ in range(3000):
+        acceptance.fade(own)
+    assert before < 0.1
+    assert acceptance.rate(own, 0) > 0.5

@@ -60,3 +60,12 @@ def test_the_memory_that_guesses_read_counts() -> None:
     short, long = Gain(cost, Work(decode=1, kv_tokens=100)), Gain(cost, Work(decode=1, kv_tokens=4000))
     assert short.row_seconds == pytest.approx(0.001 + 50e-6)
     assert long.row_seconds == pytest.approx(0.001 + 2000e-6)
+
+
+def test_a_draft_model_says_as_much_as_its_time_is_worth() -> None:
+    lengths = [gain(0.01, 0.0005).length([0.8], seconds, 8) for seconds in (0.0, 0.001, 0.003, 0.02)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > 5
+    assert 0 < lengths[2] < lengths[1]
+    assert lengths[-1] == 0
+    assert gain(0.01, 0.0005).length([0.01], 0.0, 8) == 0

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from tailrace import _native
-from tailrace.clock import SystemClock
+from tailrace.clock import ManualClock
 from tailrace.config import EngineConfig
 from tailrace.engine.build import build_engine
 from tailrace.engine.parts import EngineParts
-from tailrace.engine.scheduler import _Draft
 from tailrace.engine.sequence import Sequence
+from tailrace.engine.spec.both import ModelDrafter
 from tailrace.engine.step import Work
+from tailrace.engine.step_draft import StepDraft
 from tailrace.types import GenerateRequest, SamplingParams, StopConditions
 from tests.engine.support import VOCAB, Rig, prompt, request
 from tests.tiny import write_tiny_gguf
@@ -61,10 +62,11 @@ def variant(request: pytest.FixtureRequest) -> Iterator[str]:
     yield request.param
 
 
-def engine(folder: Path, variant: str, **settings: object) -> EngineParts:
+def engine(folder: Path, variant: str, *, draft: Path | None = None, **settings: object) -> EngineParts:
+    """On a clock that stands still: every guess is worth its row."""
     chosen = {"threads": 1, "chunk_tokens": 512, "speculate": "off"} | settings
     config = EngineConfig(isa=variant, kv_memory=400 * BLOCK, **chosen)  # type: ignore[arg-type]
-    return build_engine(folder / "tiny.gguf", config, SystemClock(), cache_dir=folder / "cache")
+    return build_engine(folder / "tiny.gguf", config, ManualClock(), draft=draft, cache_dir=folder / "cache")
 
 
 def wanted() -> list[GenerateRequest]:
@@ -112,8 +114,7 @@ def told(folder: Path, variant: str, plain: Rig, **settings: object) -> Rig:
     return Rig(parts)
 
 
-@pytest.mark.parametrize("chunk", [16, 512])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("threads", "chunk"), [(1, 512), (2, 16)])
 def test_in_one_batch(folder: Path, variant: str, plain: Rig, threads: int, chunk: int) -> None:
     rig = told(folder, variant, plain, threads=threads, chunk_tokens=chunk).run(*wanted())
     assert said(rig) == said(plain)
@@ -145,7 +146,7 @@ def test_under_preemption(folder: Path, variant: str, plain: Rig) -> None:
         turn += 1
         rig.step()
         if turn % 3 == 0 and rig.scheduler.running:
-            rig.scheduler._preempt(_Draft(), rig.scheduler.running[turn // 3 % len(rig.scheduler.running)], "test")
+            rig.scheduler._preempt(StepDraft(), rig.scheduler.running[turn // 3 % len(rig.scheduler.running)], "test")
             rig.scheduler.kv.clear_cache()
     assert rig.loop.stats.recomputed_tokens > 200
     assert said(rig) == said(plain)
@@ -164,3 +165,19 @@ def test_prompt_lookup(folder: Path, variant: str) -> None:
         with_lookup.run(one)
     assert said(with_lookup) == said(without)
     assert with_lookup.loop.stats.accepted_tokens > 20
+
+
+@pytest.mark.parametrize(("layers", "chunk"), [(1, 512), (2, 64)])
+def test_a_draft_model(folder: Path, variant: str, plain: Rig, layers: int, chunk: int) -> None:
+    """A copy without the last layer is sometimes right, a whole copy always where nothing is penalised."""
+    draft = write_tiny_gguf(folder / f"{layers} layers.gguf", layers=layers)
+    rig = Rig(engine(folder, variant, speculate="auto", chunk_tokens=chunk, draft=draft))
+    rig.run(*wanted())
+    again = Rig(engine(folder, variant, speculate="auto", threads=2, draft=draft))
+    for one in wanted():
+        again.run(one)
+    assert said(rig) == said(again) == said(plain)
+    for stats in (rig.loop.stats, again.loop.stats):
+        assert stats.accepted_tokens > (100 if layers == 2 else 0)
+    assert isinstance(rig.scheduler.drafter, ModelDrafter)
+    assert rig.scheduler.drafter._model is not None, "it did not fail"

@@ -60,7 +60,7 @@ class Hold:
         self._limiter = limiter
         self.accounts = accounts
         self.ask = ask
-        self.id = uuid4().hex
+        self.id = uuid4().hex if accounts else ""
         self.outcome = Outcome(Kind.GRANTED)
         self.granted = True
         self.closed = not accounts

@@ -24,6 +24,10 @@ class Record:
         self._right[support] = self._right[support] * fades + right
         self._all[support] = self._all[support] * fades + 1.0
 
+    def fade(self, fades: float) -> None:
+        self._right = [value * fades for value in self._right]
+        self._all = [value * fades for value in self._all]
+
     def rate(self, support: int, prior: float, weight: float) -> float:
         """Acceptance rate, as if `weight` guesses had been right at the rate `prior` before."""
         return (self._right[support] + weight * prior) / (self._all[support] + weight)
@@ -43,6 +47,11 @@ class Acceptance:
         """Chance that a guess with this support is right, those before it being right."""
         everyone = self._everyone.rate(support, self._prior[support], _BORROWED)
         return own.rate(support, everyone, _BORROWED)
+
+    def fade(self, own: Record) -> None:
+        """Nothing was guessed: trust what was learned a little less, so that it is tried again some time."""
+        self._everyone.fade(_EVERYONE_FADES)
+        own.fade(_EVERYONE_FADES)
 
     def learn(self, own: Record, support: int, right: bool) -> None:
         self._everyone.add(support, right, _EVERYONE_FADES)

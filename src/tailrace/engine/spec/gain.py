@@ -37,6 +37,19 @@ class Gain:
         """A guess less likely than this is a loss."""
         return _MARGIN * self.row_seconds * self.tokens / max(self.seconds, 1e-9)
 
+    def length(self, rates: Seq[float], guess_seconds: float, most: int) -> int:
+        """Guesses that a draft model should make for sequences with these acceptance rates, when one more for all of
+        them takes it `guess_seconds`."""
+        tokens, seconds, chances = self.tokens, self.seconds, list(rates)
+        each = guess_seconds + self.row_seconds * len(rates)
+        for length in range(most):
+            more = sum(chances)
+            if more * seconds < _MARGIN * each * tokens:
+                return length
+            tokens, seconds = tokens + more, seconds + each
+            chances = [chance * rate for chance, rate in zip(chances, rates, strict=True)]
+        return most
+
     def allot(self, chances: Seq[Seq[float]]) -> list[int]:
         """Guesses to compute of each sequence. `chances[s][i]`: that guesses 0 .. i of s are all right; they descend.
 

@@ -23,16 +23,15 @@ _RATES = [0.0, 0.2, 0.5, 0.6, 0.68, 0.72, 0.76, 0.78, 0.8, 0.82, 0.84, 0.85, 0.8
 
 
 class _Notes:
-    """What the drafter keeps of one sequence: guesses from `place` on, which `agree` tokens speak for."""
+    """What the drafter keeps of one sequence: `agree` tokens say that it goes on as from `place`."""
 
-    __slots__ = ("agree", "guesses", "index", "own", "place")
+    __slots__ = ("agree", "index", "own", "place")
 
     def __init__(self, own: Record) -> None:
         self.index = NgramIndex()
         self.own = own
         self.place = 0
         self.agree = 0
-        self.guesses: list[int] = []
 
 
 class LookupDrafter:
@@ -62,24 +61,24 @@ class LookupDrafter:
             if chance < least:
                 break
             chances.append(chance)
-        return notes.guesses, chances
+        return notes.index.after(notes.place, len(chances)) if chances else [], chances
 
     def _catch_up(self, notes: _Notes, sequence: Sequence) -> None:
-        """Take in the tokens since the last time, learn from them, and guess again."""
+        """Take in the tokens since the last time, learn from them, and find where to go on from."""
         index = notes.index
-        new = sequence.tokens[len(index) : sequence.known]
-        index.extend(new)
-        if notes.guesses and self._judge(notes, new.tolist()):
-            notes.place += len(new)
-            notes.agree = min(LONGEST, notes.agree + len(new))
-        else:
+        end = len(index.tokens)
+        index.extend(sequence.tokens[end : sequence.known])
+        if not (notes.agree and self._went_on(notes, end)):
             notes.place, notes.agree = index.find()
-        notes.guesses = index.after(notes.place, LENGTH + 1) if notes.agree else []
 
-    def _judge(self, notes: _Notes, tokens: list[int]) -> bool:
-        """Compare the last guesses with what came; True when all of it was guessed."""
-        for ahead, (guess, token) in enumerate(zip(notes.guesses, tokens, strict=False)):
-            self._acceptance.learn(notes.own, min(LONGEST, notes.agree + ahead), guess == token)
-            if guess != token:
+    def _went_on(self, notes: _Notes, end: int) -> bool:
+        """Go along while the tokens from `end` on are those from the place on; False at the first that is not."""
+        tokens = notes.index.tokens
+        for came in range(end, len(tokens)):
+            right = tokens[notes.place] == tokens[came]
+            self._acceptance.learn(notes.own, notes.agree, right)
+            if not right:
                 return False
-        return len(tokens) <= len(notes.guesses)
+            notes.place += 1
+            notes.agree = min(LONGEST, notes.agree + 1)
+        return True

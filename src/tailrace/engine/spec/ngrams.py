@@ -21,29 +21,26 @@ LONGEST = 16  # agreement is counted this far back
 
 
 class NgramIndex:
+    """`tokens` are to be read only."""
+
     def __init__(self) -> None:
-        self._tokens = array("i")
+        self.tokens = array("i")
         self._ones: dict[int, int] = {}  # a token -> the place behind it
         self._pairs: dict[int, int] = {}  # two tokens, as one number -> the place behind them
 
-    def __len__(self) -> int:
-        return len(self._tokens)
-
     def extend(self, tokens: Tokens) -> None:
         """Take in the sequence's next tokens. The place behind the last is noted when its own token comes."""
-        start, own = len(self._tokens), self._tokens
-        own.frombytes(tokens.astype(np.intc).tobytes())
         if len(tokens) > 64:
+            start = len(self.tokens)
+            self.tokens.frombytes(tokens.astype(np.intc).tobytes())
             self._note_many(start)
             return
-        for place in range(max(1, start), len(own)):
-            self._ones[own[place - 1]] = place
-            if place > 1:
-                self._pairs[own[place - 2] << 32 | own[place - 1]] = place
+        for token in tokens.tolist():
+            self._push(token)
 
     def find(self) -> tuple[int, int]:
         """(place, agreement): where the last tokens stood before, and how many agree, at most LONGEST; 0 for none."""
-        tokens, end = self._tokens, len(self._tokens)
+        tokens, end = self.tokens, len(self.tokens)
         place = self._pairs.get(tokens[-2] << 32 | tokens[-1], 0) if end > 1 else 0
         if not place:
             place = self._ones.get(tokens[-1], 0) if end else 0
@@ -55,18 +52,26 @@ class NgramIndex:
 
     def after(self, place: int, count: int) -> list[int]:
         """The tokens from `place` on; where the text ends it goes on as it went between `place` and its end."""
-        found = self._tokens[place : place + count].tolist()
-        period = len(self._tokens) - place
+        found = self.tokens[place : place + count].tolist()
+        period = len(self.tokens) - place
         while len(found) < count:
             found.append(found[len(found) - period])
         return found
 
+    def _push(self, token: int) -> None:
+        own, place = self.tokens, len(self.tokens)
+        if place:
+            self._ones[own[-1]] = place
+            if place > 1:
+                self._pairs[own[-2] << 32 | own[-1]] = place
+        own.append(token)
+
     def _note_many(self, start: int) -> None:
         """As one by one, in a fraction of the time: of equal keys a dictionary keeps the last."""
         first = max(1, start)
-        places = range(first, len(self._tokens))
-        ones = self._tokens[first - 1 : -1].tolist()
+        places = range(first, len(self.tokens))
+        ones = self.tokens[first - 1 : -1].tolist()
         self._ones.update(zip(ones, places, strict=True))
-        before = self._tokens[max(first, 2) - 2 : -2].tolist()
+        before = self.tokens[max(first, 2) - 2 : -2].tolist()
         pairs = [a << 32 | b for a, b in zip(before, ones[-len(before) :], strict=True)]
         self._pairs.update(zip(pairs, places[-len(before) :], strict=True))

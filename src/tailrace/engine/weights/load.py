@@ -64,12 +64,14 @@ def load_model(
     max_context: int = 0,
     cache_dir: Path | None = None,
     progress: Progress | None = None,
+    team: _native.Team | None = None,
 ) -> LoadedModel:
     """Load a GGUF file (or one that is split, by any of its parts) or a folder with safetensors.
 
     `weights` auto, int8 or bf16; `isa` auto or a variant's name; `threads` 0: one a usable core; `max_context` 0:
     the model's own; `cache_dir` None: nothing is read from or left on disk. `progress(stage, fraction)` hears how far a
-    cold start is. Raises ModelFileError for a file that cannot be used and ConfigError for an option that cannot.
+    cold start is; `team` runs the model in the place of new threads. Raises ModelFileError for a file that cannot be
+    used and ConfigError for an option that cannot.
     """
     variant = _variant(isa)
     storage = _storage(weights, variant)
@@ -84,7 +86,7 @@ def load_model(
     progress("checking the file", 0.0)
     pack = partial(pack_weights, source, storage, variant, progress, threads=threads)
     sha256, packed, from_cache = _packed(file.files, storage, variant, cache_dir, pack)
-    team = _native.Team(threads)
+    team = team or _native.Team(threads)
     native_spec = _native_spec(spec, max_context)
     model = _native.Model(variant, native_spec, team)
     sizes = _set_parts(model, source, packed, max_context)

@@ -1,0 +1,58 @@
+"""What the operator sees and does while the server runs. Asks for a key with the scope `admin`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+
+from tailrace.api.auth import authorize_admin
+from tailrace.api.openapi import errors
+from tailrace.api.state import AppState
+from tailrace.api.wire import read_body
+from tailrace.control.snapshot import snapshot
+from tailrace.control.steering import cancel, change_tenant
+from tailrace.errors import InvalidRequest
+
+router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(authorize_admin)])
+
+
+@router.get("/state", responses=errors(401, 403))
+async def state(request: Request) -> Response:
+    """Queues by class and tenant, running requests, KV map, recent tails, refusals, step budget, prediction errors."""
+    found: AppState = request.app.state.tailrace
+    uptime = found.clock.wall() - found.created
+    return _json({"uptime_s": uptime, **snapshot(found.pipeline)})
+
+
+@router.post("/requests/{request_id}/cancel", responses=errors(401, 403, 404))
+async def cancel_request(request: Request, request_id: str) -> Response:
+    """End a request that waits or runs; its client gets an error."""
+    found: AppState = request.app.state.tailrace
+    return _json({"id": request_id, "cancelled": cancel(found.pipeline, request_id)})
+
+
+@router.patch("/tenants/{name}", responses=errors(400, 401, 403, 404))
+async def patch_tenant(request: Request, name: str) -> Response:
+    """Another weight, priority, mode or other limits, from the next decision on: `{"weight": 2}`,
+    `{"limits": {"requests_per_minute": 60}}`. What is not named stays; a restart forgets it."""
+    found: AppState = request.app.state.tailrace
+    body = await read_body(request.headers, request.receive, found.config.api.max_body_bytes)
+    tenant = change_tenant(found.pipeline, name, _object(body))
+    return _json({"name": name, "weight": tenant.weight, "priority": tenant.priority, "limits": asdict(tenant.limits)})
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(found, dict):
+        raise InvalidRequest("The request body must be a JSON object", code="invalid_json")
+    return found
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
