@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tailrace.backends.fake import FakeBackend, say
 from tailrace.backends.faulty import Fault, FaultyBackend, Kind
 from tailrace.clock import ManualClock
 from tailrace.config import ControlConfig
+from tailrace.control.lengths import LengthBook
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.run import Run
 from tailrace.control.session import Session
@@ -419,3 +421,24 @@ async def test_whatever_ends_a_request_its_hold_is_settled_once() -> None:
     assert (pipeline.waiting, pipeline.running, pipeline.limits.limiter.waiting) == (0, 0, 0)
     assert made > 0
     await pipeline.close()
+
+
+async def test_what_requests_turn_out_to_be_is_learned_and_kept(tmp_path: Path) -> None:
+    clock = ManualClock()
+    fake = FakeBackend(clock=clock, script=lambda request, index: b"0123456789")
+    path = tmp_path / "control" / "lengths.json"
+    pipeline = Pipeline(fake, ControlConfig(), clock, Metrics(), lengths=LengthBook(path))
+    stop = StopConditions(200)
+    for number in range(60):
+        one = GenerateRequest(f"r{number}", "fake", np.full(4, 1 + number, np.int32), SamplingParams(), stop)
+        place = pipeline.door()
+        (run,) = await pipeline.admit(place, [one], Timeline(clock))
+        place.release()
+        await read(run)
+    assert run.ticket.estimate.output_mean == pytest.approx(11, rel=0.35)
+    assert run.prediction is not None
+    ratios = {(name, part): ratio for name, part, ratio in pipeline.dispatch.foresight.quantiles()}
+    assert set(name for name, _ in ratios) >= {"wait", "ttft", "tpot", "e2e", "device_seconds", "output_tokens"}
+    await pipeline.close()
+    kind = run.kind
+    assert LengthBook(path).expect(kind, 200).q50 == pytest.approx(11, rel=0.15)

@@ -92,3 +92,10 @@ def test_without_drafts_the_acceptance_rate_is_nothing() -> None:
     metrics = Metrics()
     metrics.watch(lambda: 0, lambda: 0, LoadReport)
     assert sample(metrics, "draft_acceptance_rate") == 0
+
+
+def test_how_right_predictions_are_is_shown() -> None:
+    metrics = Metrics()
+    metrics.watch_predictions(lambda: [("ttft", 0.9, 1.25)])
+    labels = {"quantity": "ttft", "quantile": "0.9"}
+    assert metrics.registry.get_sample_value("tailrace_prediction_ratio", labels) == 1.25

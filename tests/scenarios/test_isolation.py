@@ -11,7 +11,7 @@ from tailrace.traces import TraceRow
 from tests.plan.support import row, simulated
 
 SHORT, LONG, ANSWER = 60, 1800, 24
-SECONDS = 400.0
+SECONDS = 240.0
 
 
 def capacity(prompt: int, count: int) -> float:

@@ -17,7 +17,8 @@ import uvloop
 
 from tailrace.api.listener import bound
 from tailrace.cli.output import console, show_warning
-from tailrace.config import Config, Loaded, warnings
+from tailrace.config import Config, Loaded, store_root, warnings
+from tailrace.control.lengths import LengthBook
 from tailrace.control.limits.store import limit_store
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.tenants import Tenants
@@ -74,7 +75,10 @@ async def _serve(model: Model, config: Config, listener: socket, begin: float) -
     model.backend.start()
     try:
         tenants, store = Tenants.of(config), limit_store(config.control, model.clock)
-        pipeline = Pipeline(model.backend, config.control, model.clock, metrics, tenants=tenants, store=store)
+        lengths = LengthBook(store_root(config.engine) / "control" / "lengths.json")
+        pipeline = Pipeline(
+            model.backend, config.control, model.clock, metrics, tenants=tenants, store=store, lengths=lengths
+        )
         state = AppState(config, pipeline, model.tokenizer, model.template, metrics, model.clock)
         await serve(
             state,

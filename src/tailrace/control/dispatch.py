@@ -18,6 +18,7 @@ from tailrace.control.expiry import Expiry
 from tailrace.control.fair_queue import FairQueue, QueueRules
 from tailrace.control.foresight import Around, Foresight, Times
 from tailrace.control.kv_admission import Demand, KvAdmission
+from tailrace.control.lengths import LengthBook
 from tailrace.control.room import Given, Room, prompt_blocks, room
 from tailrace.control.step_share import step_share
 from tailrace.control.ticket import Ticket
@@ -35,13 +36,13 @@ class Dispatch:
         backend: Backend,
         clock: Clock,
         *,
-        estimator: Estimator | None = None,
+        lengths: LengthBook | None = None,
         rules: QueueRules | None = None,
         expired: Callable[[Run], None] | None = None,
     ) -> None:
         """`expired` is told of each request that has waited until its time was over; it still waits then."""
         caps = backend.caps
-        self.estimator = estimator or Estimator(backend)
+        self.estimator = Estimator(backend, lengths)
         self.queue: FairQueue[Run] = FairQueue(rules or default_rules(caps.max_sequences))
         self.running: dict[str, Run] = {}
         self.foresight = Foresight(self.queue, backend, self._around)

@@ -33,6 +33,7 @@ from tailrace.control.come_back import ComeBack
 from tailrace.control.dispatch import Dispatch
 from tailrace.control.foresight import Prediction
 from tailrace.control.intake import Caller, Intake, Prepared
+from tailrace.control.lengths import LengthBook
 from tailrace.control.limits.base import MICRO, LimitStore
 from tailrace.control.limits.memory import MemoryLimits
 from tailrace.control.own_limits import OwnLimits
@@ -84,15 +85,17 @@ class Pipeline:
         *,
         tenants: Tenants | None = None,
         store: LimitStore | None = None,
+        lengths: LengthBook | None = None,
         seed: int = 0,
     ) -> None:
-        """`store` keeps the tenants' limits; in memory by default. `seed` is of the jitter on Retry-After."""
+        """`store` keeps the tenants' limits, in memory by default; `lengths` what is known of answers, anew by default.
+        `seed` is of the jitter on Retry-After."""
         self.backend = backend
         self.clock = clock
         self.metrics = metrics
         self.tenants = tenants or Tenants()
         self.waiters = Waiting()
-        self.dispatch = Dispatch(backend, clock, expired=self._waited_too_long)
+        self.dispatch = Dispatch(backend, clock, lengths=lengths, expired=self._waited_too_long)
         self.limits = OwnLimits(self.tenants, store or MemoryLimits(clock), clock, metrics)
         self.device_seconds: defaultdict[str, float] = defaultdict(float)  # standard, of ended requests, by tenant
         self._config = config
@@ -103,6 +106,7 @@ class Pipeline:
         self._idle = asyncio.Event()
         self._idle.set()
         metrics.watch(lambda: self.running, lambda: self.waiting, backend.load)
+        metrics.watch_predictions(self.dispatch.foresight.quantiles)
 
     @property
     def running(self) -> int:
@@ -228,6 +232,7 @@ class Pipeline:
 
     async def close(self) -> None:
         """When every request has ended: tell a shared store what it has not been told yet."""
+        self.dispatch.estimator.lengths.save()
         await self.limits.close()
 
     # --- inside

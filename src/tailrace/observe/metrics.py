@@ -5,10 +5,10 @@ Gauges are functions read at scrape time, so they cannot drift from the state th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
@@ -79,6 +79,10 @@ class Metrics:
             Gauge(f"tailrace_{name}", text, registry=self.registry).set_function(read)
         self.registry.register(_EngineCounts(load))
 
+    def watch_predictions(self, quantiles: Callable[[], Iterable[tuple[str, float, float]]]) -> None:
+        """Show how right predictions are: (quantity, quantile, actual / predicted). Once per instance."""
+        self.registry.register(_Predictions(quantiles))
+
     def tokens(self, generated: int) -> None:
         self._generated.inc(generated)
 
@@ -131,6 +135,23 @@ class Metrics:
 
 def _acceptance(load: LoadReport) -> float:
     return load.accepted_tokens / load.drafted_tokens if load.drafted_tokens else 0.0
+
+
+class _Predictions(Collector):
+    """Actual over predicted, by quantity."""
+
+    def __init__(self, quantiles: Callable[[], Iterable[tuple[str, float, float]]]) -> None:
+        self._quantiles = quantiles
+
+    def collect(self) -> Iterator[Metric]:
+        shown = GaugeMetricFamily(
+            "tailrace_prediction_ratio",
+            "What requests took over what was predicted, of recent ones",
+            labels=("quantity", "quantile"),
+        )
+        for quantity, part, ratio in self._quantiles():
+            shown.add_metric((quantity, f"{part:g}"), ratio)
+        yield shown
 
 
 class _EngineCounts(Collector):
