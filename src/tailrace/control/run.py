@@ -37,7 +37,7 @@ class Run:
         self.first_token: float | None = None
         self.device_seconds: float | None = None  # standard, once the backend has said
         self.failed = False
-        self.expected_length = 0.0  # of a choice, and the tokens it had when that was looked up
+        self.expected_length = ticket.estimate.output_mean  # of a choice, and the tokens it had when that was looked up
         self.looked_at = 0
         self.id = request.id
         self.sequences = request.n
