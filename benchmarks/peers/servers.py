@@ -62,6 +62,7 @@ class Server:
 
 def tailrace(model: Path, threads: int) -> Callable[[int], list[str]]:
     call = [sys.executable, "-m", "tailrace", "serve", str(model), "--threads", str(threads), "--no-prefix-cache"]
+    call += ["--speculate", "off"]  # as in-process: answers of forced length repeat themselves
     return lambda port: [*call, "--port", str(port), "--max-sequences", str(SLOTS)]
 
 
