@@ -181,6 +181,8 @@ def overload(seconds: float, factor: float = 3.0, tries: int = 1, classic: Class
     """Several tenants together ask for `factor` times what there is. Goodput at TTFT under 5 s, against its peak."""
     slo, control = Slo(ttft=5.0), ControlConfig(max_waiting_requests=16)
     made = plane(control, dict.fromkeys("abcd", 1.0), classic=classic or Classic(), habits=Habits(tries=tries))
+    promised = replace(made.config.policy, classes=ClassPolicies(interactive=ClassPolicy(ttft=5.0)))
+    made = replace(made, config=replace(made.config, policy=promised))
     most = capacity(chat, plane(UNBOUNDED))
     peak = max(_goodput(made, load * most, seconds / 2, slo)[0] for load in (0.7, 0.85, 1.0))
     good, outcome = _goodput(made, factor * most, seconds, slo)

@@ -1,0 +1,45 @@
+"""What must hold when many want something at once, in short simulations of benchmarks/serving/scenarios.py."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.serving.scenarios import FCFS, comeback, fairness, isolation, overload, polite
+
+
+def test_chats_keep_their_first_token_beside_documents() -> None:
+    found = isolation(200.0)
+    assert found["documents"] >= 3
+    assert found["ratio"] <= 1.5
+    assert found["long_over"] <= 1.0
+
+
+def test_backlogged_tenants_of_equal_weight_are_served_alike() -> None:
+    found = fairness(15.0)
+    assert found["apart"] <= found["bound"]
+    assert found["busy"] == pytest.approx(1.0, abs=0.02)  # nobody idles while somebody waits
+    assert found["tail_ratio"] < 0.5  # the modest one's tail is not the greedy one's
+
+
+def test_weights_hold_within_five_percent() -> None:
+    assert fairness(35.0, weights=(3.0, 1.0))["ratio"] == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_polite_tenant_is_answered_beside_a_greedy_one() -> None:
+    fair, first_come = polite(40.0), polite(40.0, classic=FCFS)
+    assert fair["answered"] == 1.0
+    assert fair["beside_p99"] < first_come["beside_p99"] / 3
+
+
+def test_overload_costs_no_goodput_and_starves_nobody() -> None:
+    found = overload(60.0)
+    assert found["part"] > 0.9
+    assert found["refused"] > 50
+    assert found["without_retry_after"] == 0
+    assert found["least_answered"] > 0.8
+
+
+def test_who_obeys_its_retry_after_is_let_in() -> None:
+    found = comeback(200.0)
+    assert found["refused"] > 50
+    assert found["next_try"] >= 0.9
+    assert found["answered"] == 1.0
