@@ -169,7 +169,7 @@ class Top(App[None]):
         try:
             await action
         except TailraceError as error:
-            self._say(error.message)
+            self.notify(error.message, severity="error")
             return
         self.follow()
         self.notify(said)

@@ -46,8 +46,8 @@ def running_rows(state: State) -> Iterator[tuple[str, Row]]:
     for run in sorted(state["running"], key=lambda run: (-run["age_s"], run["id"])):
         made = f"{run['generated']}/{run['max_tokens']}"
         cells = (
-            run["id"], run["tenant"], run["class"], run["phase"], str(run["prompt_tokens"]), str(run["cached_tokens"]),
-            made, _age(run["age_s"]),
+            _short(run["id"]), run["tenant"], run["class"], run["phase"], str(run["prompt_tokens"]),
+            str(run["cached_tokens"]), made, _age(run["age_s"]),
         )  # fmt: skip
         yield run["id"], cells
 
@@ -100,6 +100,10 @@ def reject_line(state: State) -> Text:
     rejects = sorted(state["rejects"].items(), key=lambda item: -item[1])
     words = ", ".join(f"{reason} {count}" for reason, count in rejects) or "none"
     return Text(f"refused  {words}", "red" if rejects else "")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 18 else f"{name[:17]}…"
 
 
 def _age(seconds: float) -> str:
