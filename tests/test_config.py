@@ -75,6 +75,10 @@ def test_durations(text: str, seconds: float) -> None:
         ("engine.threads", "two", "a whole number from 0 to 1024"),
         ("engine.threads", "1.5", "a whole number from 0 to 1024"),
         ("engine.threads", "9" * 400, "a whole number from 0 to 1024"),
+        ("engine.kv_memory", 10**20, "a size such as 4GiB"),
+        ("control.drain_timeout", "9" * 400, "a time such as 30"),
+        ("control.drain_timeout", float("inf"), "a time such as 30"),
+        ("control.deadline_chance", -1e-5, "a number from 0 to 1"),
         ("engine.max_sequences", 0, "a whole number from 1 to 1024"),
         ("engine.max_sequences", True, "a whole number from 1 to 1024"),
         ("engine.weights", "int3", "auto | int8 | bf16"),
@@ -114,6 +118,27 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
         load(str(tmp_path / "absent.toml"), {})
     with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
         load(write(tmp_path / "broken.toml", "[engine\n"), {})
+
+
+@pytest.mark.parametrize("text", ["[engine]\nthreads = " + "9" * 5000, "x = " + "[" * 5000], ids=["digits", "depth"])
+def test_what_the_reader_itself_breaks_at_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        load(str(file), {})
+
+
+def test_numbers_however_they_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text(
+        "[engine]\ntpot_target = 0.00005\nkv_memory = 1e16\n[control]\ndeadline_chance = 5e-1", encoding="utf-8"
+    )
+    with pytest.raises(ConfigError, match="kv_memory"):
+        load(str(file), {})
+    file.write_text(file.read_text(encoding="utf-8").replace("1e16", "1e9"), encoding="utf-8")
+    config = load(str(file), {}).config
+    assert (config.engine.tpot_target, config.engine.kv_memory) == (0.00005, 1_000_000_000)
+    assert config.control.deadline_chance == 0.5
 
 
 def test_kubernetes_service_links_are_not_settings() -> None:

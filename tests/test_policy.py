@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tailrace.config import Config, load
+from tailrace.control.limits.base import caps
 from tailrace.errors import ConfigError
 from tailrace.policy import ClassPolicy, ClassRule, Policy, Quota, RequestClass
 
@@ -87,7 +90,7 @@ ACME = f'[[tenants]]\nname = "acme"\nkeys = [{{ name = "k", hash = "{HASH}" }}]\
         (ACME + 'classes = "long"', "must be a list"),
         (ACME + "limits = 3", "must be a table"),
         (ACME + "limits = { rpm = 3 }", r"unknown setting tenants\[0\]\.limits\.rpm"),
-        (ACME + "limits = { concurrency = -1 }", "of at least 0"),
+        (ACME + "limits = { concurrency = -1 }", r"a whole number from 0 to 1e\+12"),
         (ACME + ACME, "tenant acme .* is there twice"),
         (ACME + ACME.replace("acme", "other"), "two keys .* have the same hash"),
         (ACME.replace(HASH, "sk-plain"), "key k of tenant acme .*tailrace keys new"),
@@ -117,3 +120,40 @@ def test_the_example_of_the_docs_is_read() -> None:
     assert [tenant.name for tenant in policy.tenants] == ["web", "reports", "trial"]
     assert policy.classes.interactive == ClassPolicy(ttft=2.0, queue_deadline=20.0)
     assert policy.rules == (ClassRule(RequestClass.BACKGROUND, tenant="reports", from_tokens=4096),)
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("requests_per_minute = " + "9" * 30, "a whole number from 0 to 1e+12"),
+        ("concurrency = 1e15", "a whole number from 0 to 1e+12"),
+        ("device_seconds_per_minute = 1e300", "a number from 0 to 1e+09"),
+        ('budget_device_seconds = "' + "9" * 400 + '"', "a number from 0 to 1e+09"),
+    ],
+)
+def test_limits_beyond_every_machine_are_refused(tmp_path: Path, limit: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        policy(tmp_path, f'[[tenants]]\nname = "default"\n[tenants.limits]\n{limit}')
+
+
+def test_a_limit_is_never_rounded_to_none(tmp_path: Path) -> None:
+    (tenant,) = policy(
+        tmp_path,
+        '[[tenants]]\nname = "default"\nlimits = {device_seconds_per_minute = 1e-7, budget_device_seconds = 2e-5}',
+    ).tenants
+    assert (caps(tenant.limits).device_us, caps(tenant.limits).budget_us) == (1, 20)
+    assert not any(caps(Quota()))
+
+
+def test_the_first_second_of_1970_is_not_never(tmp_path: Path) -> None:
+    text = f'[[tenants]]\nname = "a"\nkeys = [{{name = "k", hash = "{HASH}", expires = 1970-01-01}}]'
+    assert policy(tmp_path, text).tenants[0].keys[0].expires < 0
+
+
+@pytest.mark.parametrize(("key", "there"), [("ci", True), ("key-0a1b2c3d", True), ("cd", False)])
+def test_a_rule_names_a_key_that_is_there(tmp_path: Path, key: str, there: bool) -> None:
+    text = (
+        f'[[tenants]]\nname = "a"\nkeys = [{{name = "ci", hash = "{HASH}"}}]\n[[rules]]\nclass = "long"\nkey = "{key}"'
+    )
+    with nullcontext() if there else pytest.raises(ConfigError, match="names the key cd, which is not there"):
+        assert policy(tmp_path, text).rules[0].key == key

@@ -222,7 +222,7 @@ def _read_toml(path: Path) -> dict[str, object]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the settings file {path}: {error}", param="--config") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # besides its own: numbers of thousands of digits, depths of lists
         raise ConfigError(f"{path} is not valid TOML: {error}", param="--config") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ _KINDS = {"bytes": "a size such as 4GiB, 512MB or 1048576", "seconds": "a time s
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _SIZES = {"": 1.0, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _TIMES = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MOST = 2**53  # of whole numbers: beyond it a float, and so Redis and JSON, would round
 _SCALES = {"bytes": _SIZES, "seconds": _TIMES}
 
 
@@ -41,7 +43,7 @@ class Rule:
             return False
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return True
-        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+        return value >= (self.low or 0) and (self.high is None or value <= self.high)
 
     def _range(self) -> str:
         if self.low is None and self.high is None:
@@ -62,10 +64,12 @@ def convert(raw: object, kind: object, rule: Rule) -> object:
         return _BOOLS.get(str(raw).lower())
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         return None
-    number = _number(str(raw), rule.unit)
+    number = _number(raw, rule.unit) if isinstance(raw, str) else float(raw)
+    if not math.isfinite(number):
+        return None
     if kind is float:
         return number
-    return int(number) if number == int(number) else None
+    return int(number) if number == int(number) and number <= _MOST else None
 
 
 def _number(text: str, unit: str) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from datetime import UTC, date, datetime, time
@@ -21,7 +22,11 @@ SCOPES = ("inference", "admin")
 PRIORITIES = ("high", "normal", "background")  # names of the bands, first served first
 DEFAULT_TENANT = "default"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PLAIN_KEY = re.compile(r"key-[0-9a-f]{8}")  # what those of --api-key are called
 _HASH = re.compile(r"sha256:(?:([0-9a-zA-Z_-]{1,64}):)?([0-9a-f]{64})")
+
+_MOST = 10**12  # of a limit: more than any machine could do
+_SECONDS = 10**9  # the same: thirty years
 
 T = TypeVar("T")
 
@@ -39,14 +44,14 @@ class RequestClass(StrEnum):
 class Quota:
     """Limits of a tenant or of one key; 0: none. Rates are buckets that hold a minute's worth and fill evenly."""
 
-    requests_per_minute: int = knob(0, "HTTP requests", low=0)
-    prompt_tokens_per_minute: int = knob(0, "prompt tokens, cached ones too", low=0)
-    output_tokens_per_minute: int = knob(0, "generated tokens", low=0)
-    device_seconds_per_minute: float = knob(0.0, "standard device-seconds", low=0)
-    concurrency: int = knob(0, "sequences at once: n = 4 counts four", low=0)
-    budget_device_seconds: float = knob(0.0, "standard device-seconds altogether; never refills", low=0)
-    max_context: int = knob(0, "tokens of prompt and answer together", low=0)
-    max_output: int = knob(0, "tokens of one answer; more is lowered to it", low=0)
+    requests_per_minute: int = knob(0, "HTTP requests", low=0, high=_MOST)
+    prompt_tokens_per_minute: int = knob(0, "prompt tokens, cached ones too", low=0, high=_MOST)
+    output_tokens_per_minute: int = knob(0, "generated tokens", low=0, high=_MOST)
+    device_seconds_per_minute: float = knob(0.0, "standard device-seconds", low=0, high=_SECONDS)
+    concurrency: int = knob(0, "sequences at once: n = 4 counts four", low=0, high=_MOST)
+    budget_device_seconds: float = knob(0.0, "standard device-seconds altogether; never refills", low=0, high=_SECONDS)
+    max_context: int = knob(0, "tokens of prompt and answer together", low=0, high=_MOST)
+    max_output: int = knob(0, "tokens of one answer; more is lowered to it", low=0, high=_MOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +219,8 @@ def _moment(raw: object, place: tuple[str, str]) -> float:
     if not isinstance(raw, datetime):
         where, origin = place
         raise ConfigError(f"{where} ({origin}): accepted is a date such as 2027-01-31, or with a time", param=where)
-    return (raw if raw.tzinfo else raw.replace(tzinfo=UTC)).timestamp()
+    moment = (raw if raw.tzinfo else raw.replace(tzinfo=UTC)).timestamp()
+    return moment or -1.0  # 0 says never
 
 
 def _check(policy: Policy, origin: str) -> None:
@@ -237,18 +243,35 @@ def _check(policy: Policy, origin: str) -> None:
     if len(set(hashes)) < len(hashes):
         raise ConfigError(f"two keys ({origin}) have the same hash: a key belongs to one tenant", param="hash")
     names = {tenant.name for tenant in policy.tenants} | {DEFAULT_TENANT}
+    keys = {key.name for tenant in policy.tenants for key in tenant.keys}
     for rule in policy.rules:
+        if rule.key and rule.key not in keys and not _PLAIN_KEY.fullmatch(rule.key):
+            raise ConfigError(f"a rule ({origin}) names the key {rule.key}, which is not there", param="rules")
         if rule.tenant and rule.tenant not in names:
             raise ConfigError(f"a rule ({origin}) names the tenant {rule.tenant}, which is not there", param="rules")
 
 
 def _unique(names: list[str], what: str, origin: str) -> None:
     for name in names:
-        if not _NAME.fullmatch(name):
-            text = "letters, digits, dot, dash and underscore, at most 64"
-            raise ConfigError(f"{what} {name!r} ({origin}): a name is made of {text}", param="name")
+        check_name(name, f"{what} {name!r} ({origin})")
         if names.count(name) > 1:
             raise ConfigError(f"{what} {name} ({origin}) is there twice", param="name")
+
+
+def check_name(name: str, place: str) -> None:
+    """Raises ConfigError that begins with `place`."""
+    if not _NAME.fullmatch(name):
+        text = "a letter or digit, then letters, digits, dot, dash and underscore, at most 64"
+        raise ConfigError(f"{place}: a name is made of {text}", param="name")
+
+
+def check_expires(text: str, place: str) -> None:
+    """As the settings file must have it: a TOML date, or date and time. Raises ConfigError."""
+    try:
+        raw: object = tomllib.loads(f"expires = {text}")["expires"]
+    except ValueError:
+        raw = None
+    _moment(raw if isinstance(raw, date) else None, (place, text))
 
 
 def _join(where: str, name: object) -> str:

@@ -19,6 +19,8 @@ import orjson
 
 from tailrace.errors import ConfigError
 
+_MOST_TOKENS = 10**12
+_LONGEST = 1e9  # seconds: beyond them a float does not tell two steps apart
 HASH_BLOCK = 512  # tokens that one hash id stands for
 
 _INPUT = ("input_tokens", "input_length", "ContextTokens")
@@ -57,7 +59,10 @@ def read_trace(path: Path, flag: str = "--trace") -> list[TraceRow]:
         raise ConfigError(f"{flag} {path}: {error}", param=flag) from error
     if not rows:
         raise ConfigError(f"{flag} {path}: there are no requests in it", param=flag)
-    return _from_zero(rows)
+    found = _from_zero(rows)
+    if (found[-1].arrival or 0.0) > _LONGEST:
+        raise ConfigError(f"{flag} {path}: from the first arrival to the last it is over {_LONGEST:g} s", param=flag)
+    return found
 
 
 def scaled(row: TraceRow, factor: float) -> TraceRow:
@@ -93,7 +98,7 @@ def _csv_lines(data: bytes) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _row(line: Mapping[str, Any]) -> TraceRow:
     output = _count(line, *_OUTPUT)
     tokens = _input(line)
-    blocks = tuple(_number(block, "hash_ids") for block in line.get("hash_ids") or ())
+    blocks = tuple(_number(block, "hash_ids", 2**64) for block in line.get("hash_ids") or ())
     return TraceRow(_arrival(line), max(1, tokens), max(1, output), blocks, client=str(line.get("client") or ""))
 
 
@@ -113,14 +118,15 @@ def _count(line: Mapping[str, Any], *names: str) -> int:
     raise KeyError(" or ".join(names))
 
 
-def _number(value: Any, column: str) -> int:
+def _number(value: Any, column: str, most: int = _MOST_TOKENS) -> int:
     """A whole number from 0."""
     try:
         number = int(value)
+        odd = isinstance(value, bool) or (isinstance(value, float) and number != value)
     except (ValueError, TypeError):
-        number = -1
-    if number < 0:
-        raise ValueError(f"column {column} is {value!r}: accepted is a whole number from 0")
+        odd = True
+    if odd or not 0 <= number <= most:
+        raise ValueError(f"column {column} is {value!r:.60}: accepted is a whole number from 0 to {most:g}")
     return number
 
 
@@ -131,7 +137,7 @@ def _arrival(line: Mapping[str, Any]) -> float | None:
                 moment = seconds(line[column])
             except (ValueError, TypeError):
                 moment = math.nan
-            if not math.isfinite(moment):
+            if isinstance(line[column], bool) or not math.isfinite(moment):
                 raise ValueError(f"column {column} is {line[column]!r}: accepted is a time")
             return moment
     return None

@@ -26,7 +26,25 @@ def test_a_new_key_works_with_the_lines_printed_for_it(tmp_path: Path) -> None:
     assert principal.expires == 4_105_036_800.0
 
 
-@pytest.mark.parametrize("wrong", [["--scope", "all"], ["--expires", "soon"]])
+@pytest.mark.parametrize(
+    "wrong",
+    [["--scope", "all"], ["--expires", "soon"], ["--expires", "2027-99-99"], ["--expires", "2027-01-31 25:00:00"]],
+)
 def test_what_would_not_be_read_is_not_printed(wrong: list[str]) -> None:
     with pytest.raises(ConfigError, match=wrong[0]):
         CliRunner().invoke(app, ["keys", "new", "x", *wrong], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", ["", "a b", 'a"b', "a\nb", "-x", "a" * 65])
+def test_a_name_that_the_file_could_not_have_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="a name is made of"):
+        CliRunner().invoke(app, ["keys", "new", "--", name], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("expires", ["2100-01-31 10:00:00", "2100-01-31T10:00:00Z", "2100-01-31T12:00:00+02:00"])
+def test_the_printed_moment_is_read_back(tmp_path: Path, expires: str) -> None:
+    result = CliRunner().invoke(app, ["keys", "new", "ops", "--expires", expires], catch_exceptions=False)
+    file = tmp_path / "t.toml"
+    file.write_text('[[tenants]]\nname = "acme"\n' + result.stderr.partition("[[tenants]] entry:")[2], encoding="utf-8")
+    principal = Tenants.of(load(str(file), {}).config).identify(result.stdout.strip(), 0.0)
+    assert principal.expires == 4_105_072_800.0

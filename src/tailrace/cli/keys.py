@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import typer
 
 from tailrace.control.keys import new_key
 from tailrace.errors import ConfigError
-from tailrace.policy import SCOPES
-
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?")
+from tailrace.policy import SCOPES, check_expires, check_name
 
 
 def print_new_key(name: str, scopes: list[str], expires: str) -> None:
@@ -18,10 +14,9 @@ def print_new_key(name: str, scopes: list[str], expires: str) -> None:
     for scope in scopes:
         if scope not in SCOPES:
             raise ConfigError(f"--scope {scope}: accepted is {' | '.join(SCOPES)}", param="--scope")
-    if expires and not _MOMENT.fullmatch(expires):
-        raise ConfigError(
-            f"--expires {expires}: accepted is a date such as 2027-01-31, or with a time", param="--expires"
-        )
+    check_name(name, f"NAME {name!r}")
+    if expires:
+        check_expires(expires, "--expires")
     made = new_key()
     lines = ["[[tenants.keys]]", f'name = "{name}"', f'hash = "{made.hash}"']
     if scopes:

@@ -44,6 +44,7 @@ EXACT = frozenset((0, 1))
 RATES = frozenset((0, 1, 2, 3))
 SEQUENCES, BUDGET = 4, 5
 PER_MINUTE = 60.0
+PROMISES = 10  # minutes: who only hammers is not told ever later times
 TOLERANCE = 1e-6  # of a token: who comes back when told must not fail by a rounding error
 
 
@@ -128,7 +129,12 @@ def caps(quota: Quota) -> Amounts:
         quota.requests_per_minute,
         quota.prompt_tokens_per_minute,
         quota.output_tokens_per_minute,
-        round(quota.device_seconds_per_minute * MICRO),
+        _micros(quota.device_seconds_per_minute),
         quota.concurrency,
-        round(quota.budget_device_seconds * MICRO),
+        _micros(quota.budget_device_seconds),
     )
+
+
+def _micros(seconds: float) -> int:
+    """A limit so small that it rounds to nothing must not become none at all."""
+    return max(round(seconds * MICRO), 1) if seconds else 0
