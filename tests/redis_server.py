@@ -20,20 +20,28 @@ needs_redis = pytest.mark.skipif(
 @contextmanager
 def redis_server(folder: Path) -> Iterator[str]:
     """Its address. Keeps nothing on disk."""
-    assert PROGRAM is not None
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
-    process = subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.PIPE, text=True)
+    process, port = _started(folder)
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "Ready to accept connections" in line:
-                break
-        else:
-            raise AssertionError("redis-server did not start")
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         process.kill()
         process.wait()
+
+
+def _started(folder: Path) -> tuple[subprocess.Popen[str], int]:
+    """Somebody else may take the free port before Redis does: then it ends, and another one is tried."""
+    assert PROGRAM is not None
+    for _ in range(5):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        arguments = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        process = subprocess.Popen([PROGRAM, *arguments, "--dir", str(folder)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "Ready to accept connections" in line:
+                return process, port
+        process.wait()
+    raise AssertionError(f"redis-server did not start: {''.join(said)}")

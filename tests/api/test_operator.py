@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.api.state import AppState
 from tailrace.backends.fake import FakeBackend
+from tailrace.control.limits.base import Account, Amounts
 from tailrace.policy import KeyPolicy, Policy, Quota, TenantPolicy
 from tests.serving import chat, in_process, live, make_state, parse_stream, until
 
@@ -102,6 +103,7 @@ async def test_a_running_and_a_waiting_request_are_cancelled() -> None:
         refused = await second
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "cancelled_by_operator"
+        assert refused.headers["x-should-retry"] == "false"  # else OpenAI's clients send it again at once
         (running,) = (await look(client))["running"]
         await client.post(f"/admin/requests/{running['id']}/cancel", headers=ADMIN)
         streamed = parse_stream((await first).text)
@@ -136,6 +138,9 @@ async def test_a_tenant_is_changed_from_the_next_request_on() -> None:
         ("acme", {"keys": []}, 400, "keys cannot be changed"),
         ("acme", {"limits": {"requests": 5}}, 400, "requests_per_minute"),
         ("acme", {"limits": {"concurrency": -1}}, 400, "limits.concurrency"),
+        ("acme", {"limits": {"max_output": 2**64 - 1}}, 400, "limits.max_output"),
+        ("acme", {"limits": {"requests_per_minute": "9" * 23}}, 400, "limits.requests_per_minute"),
+        ("acme", {"limits": {"device_seconds_per_minute": "9" * 400}}, 400, "limits.device_seconds_per_minute"),
         ("acme", {"limits": 5}, 400, "limits"),
         ("acme", [], 400, "JSON object"),
     ],
@@ -148,3 +153,80 @@ async def test_a_wrong_change_changes_nothing(name: str, body: Any, status: int,
     assert answer.status_code == status
     assert said in answer.json()["error"]["message"]
     assert list(state.pipeline.tenants) == before
+
+
+def send(client: httpx.AsyncClient, count: int, **fields: Any) -> list[asyncio.Task[httpx.Response]]:
+    body = chat("hello", max_tokens=4, ignore_eos=True, **fields)
+    return [asyncio.create_task(client.post("/v1/chat/completions", headers=USER, json=body)) for _ in range(count)]
+
+
+async def held(state: AppState) -> Amounts:
+    store = state.pipeline.limits.limiter.store
+    return (await store.standing(Account("acme", Amounts())))[0]
+
+
+async def test_a_part_of_a_name_cancels_nothing() -> None:
+    state, fake = made()
+    async with in_process(state) as client:
+        tasks = send(client, 3)
+        await until(lambda: state.pipeline.running == 1 and state.pipeline.waiting == 2)
+        whole = state.pipeline.waiting_runs()[0].id
+        for part in ("chatcmpl", whole[:-1], whole.partition("-")[2], f"{whole}-0"):
+            answer = await client.post(f"/admin/requests/{part}/cancel", headers=ADMIN)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "request_not_found")
+        await finished(fake, tasks)
+    assert [task.result().status_code for task in tasks] == [200, 200, 200]
+
+
+async def test_all_prompts_of_a_request_are_cancelled_by_its_name() -> None:
+    state, _ = made()
+    body = {"model": "fake", "prompt": ["one", "two", "three"], "max_tokens": 4}
+    async with in_process(state) as client:
+        task = asyncio.create_task(client.post("/v1/completions", headers=USER, json=body))
+        await until(lambda: state.pipeline.running == 1 and state.pipeline.waiting == 2)
+        name = state.pipeline.waiting_runs()[0].id.rpartition("-")[0]
+        answer = await client.post(f"/admin/requests/{name}/cancel", headers=ADMIN)
+        assert answer.json() == {"id": name, "cancelled": 3}
+        assert (await task).json()["error"]["code"] == "cancelled_by_operator"
+    assert (state.pipeline.running, state.pipeline.waiting) == (0, 0)
+    assert await held(state) == Amounts()
+
+
+@pytest.mark.parametrize(
+    ("change", "running"),
+    [
+        ({"limits": {"concurrency": 3}}, 3),
+        ({"limits": {"concurrency": 0}}, 4),
+        ({"mode": "shadow"}, 4),
+        ({"limits": {"output_tokens_per_minute": 10_000}}, 1),
+    ],
+)
+async def test_who_waits_for_a_limit_is_let_in_when_it_is_raised(change: dict[str, Any], running: int) -> None:
+    state, fake = made(max_sequences=8)
+    state.pipeline.tenants.change("acme", limits=Quota(concurrency=1))
+    async with in_process(state) as client:
+        tasks = send(client, 4)
+        await until(lambda: state.pipeline.running == 1 and state.pipeline.waiting == 3)
+        assert (await client.patch("/admin/tenants/acme", headers=ADMIN, json=change)).status_code == 200
+        await until(lambda: state.pipeline.running == running)
+        assert state.pipeline.waiting == 4 - running
+        await finished(fake, tasks)
+    assert [task.result().status_code for task in tasks] == [200] * 4
+    assert await held(state) == Amounts()
+
+
+async def test_who_waits_for_a_limit_that_is_now_too_small_for_it_is_told_so() -> None:
+    state, fake = made(max_sequences=8)
+    state.pipeline.tenants.change("acme", limits=Quota(concurrency=2))
+    async with in_process(state) as client:
+        (first,) = send(client, 1)
+        await until(lambda: state.pipeline.running == 1)
+        (large,) = send(client, 1, n=2)
+        await until(lambda: state.pipeline.waiting == 1)
+        await client.patch("/admin/tenants/acme", headers=ADMIN, json={"limits": {"concurrency": 1}})
+        refused = await large
+        await finished(fake, [first])
+    assert first.result().status_code == 200
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "exceeds_limit")
+    assert refused.json()["error"]["detail"] == {"limit": "concurrency", "scope": "acme", "value": 2.0, "cap": 1.0}
+    assert await held(state) == Amounts()

@@ -8,14 +8,14 @@ import orjson
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 
-from tailrace.errors import BudgetExhausted, InternalError, TailraceError, Unauthorized
+from tailrace.errors import InternalError, TailraceError, Unauthorized
 
 
 def error_response(error: TailraceError) -> Response:
     headers = {}
     if error.retry_after is not None:
         headers["retry-after"] = str(max(math.ceil(error.retry_after), 1))
-    if isinstance(error, BudgetExhausted):
+    elif error.status in (429, 503):
         headers["x-should-retry"] = "false"  # clients of OpenAI's obey it
     if isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"

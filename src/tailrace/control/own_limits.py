@@ -6,6 +6,7 @@ Owns the requests that wait for limits. The counters live in `limits`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tailrace.clock import Clock
@@ -84,6 +85,21 @@ class OwnLimits:
         """It waits no more, for whatever reason."""
         if self._waiting.pop(run.id, None) is not None:
             self._expiry.drop(run.id)
+
+    def changed(self, tenant: str) -> None:
+        """Who waits for limits of this tenant does so for its present ones from now on."""
+        caps = self._of(self._tenants[tenant].limits)
+        force = self._tenants[tenant].mode == "shadow"
+        for run in self.waiting:
+            if run.ticket.tenant != tenant:
+                continue
+            hold = run.hold
+            hold.accounts = tuple(Account(a.name, caps) if a.name == tenant else a for a in hold.accounts)
+            hold.ask = replace(hold.ask, force=force)
+            want = hold.ask.learned.sequences
+            if not force and 0 < caps.sequences < want:  # it would stand in everybody's way until its time is over
+                run.fail(limit_refusal(Outcome(Kind.NEVER, "sequences", tenant, None, want, caps.sequences), None))
+        self.limiter.poke()
 
     async def close(self) -> None:
         await self.limiter.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from tailrace.errors import ConfigError, InvalidRequest, NotFound, Unavailable
 from tailrace.policy import Quota, TenantPolicy, read
 
 CHANGEABLE = ("weight", "priority", "mode", "max_waiting_requests", "max_waiting_tokens", "limits")
+_PROMPT = re.compile(r"(?<=[0-9a-f]{32})-\d+$")  # which of several prompts of a request
 
 
 def cancel(pipeline: Pipeline, request_id: str) -> int:
@@ -17,7 +19,7 @@ def cancel(pipeline: Pipeline, request_id: str) -> int:
 
     Raises NotFound when none of that name waits or runs."""
     runs = [*pipeline.waiting_runs(), *pipeline.dispatch.running.values()]
-    found = [run for run in runs if run.id == request_id or run.id.startswith(f"{request_id}-")]
+    found = [run for run in runs if request_id in (run.id, _PROMPT.sub("", run.id))]
     if not found:
         raise NotFound(f"No request {request_id} waits or runs", code="request_not_found")
     for run in found:
@@ -26,7 +28,9 @@ def cancel(pipeline: Pipeline, request_id: str) -> int:
 
 
 def change_tenant(pipeline: Pipeline, name: str, wanted: Mapping[str, Any]) -> TenantPolicy:
-    """From the next decision on. Limits that are not named stay. Raises NotFound, InvalidRequest."""
+    """From the next decision on, also about those who wait for their limits. Limits that are not named stay.
+
+    Raises NotFound, InvalidRequest."""
     known = {tenant.name: tenant for tenant in pipeline.tenants}
     if name not in known:
         raise NotFound(f"There is no tenant {name}; known: {', '.join(known)}", code="tenant_not_found")
@@ -45,5 +49,6 @@ def change_tenant(pipeline: Pipeline, name: str, wanted: Mapping[str, Any]) -> T
         raise InvalidRequest(error.message, param=error.param) from error
     values = {field: getattr(changed, field) for field in CHANGEABLE}
     pipeline.tenants.change(name, **{**values, "limits": limits})
+    pipeline.limits.changed(name)
     pipeline.dispatch.release()
     return pipeline.tenants[name]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from textual.widgets import DataTable
 
@@ -44,3 +46,18 @@ def test_no_server_is_said_at_once() -> None:
         run_top("http://127.0.0.1:9", "", 1.0)
     with pytest.raises(ConfigError, match="--url"):
         run_top("localhost:8000", "", 1.0)
+
+
+@pytest.mark.parametrize("body", ["[1, 2]", "{}", "null", '{"model": "x"}', "<html>"])
+async def test_what_is_no_server_of_ours_is_said(body: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        source = HttpSource(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "")
+        with pytest.raises(Unavailable, match=r"no answer from|no tailrace server"):
+            await source.state()
+        await source.close()

@@ -224,3 +224,13 @@ async def test_shadow_takes_what_it_would_refuse_and_says_so() -> None:
         outcome = await store.reserve(f"h{i}", (to,), Ask(Amounts(requests=1), NOTHING, force=True))
         assert outcome.kind is kind
     assert (await store.standing(to))[0].requests == 3
+
+
+async def test_who_only_hammers_is_not_told_ever_later_times() -> None:
+    clock = ManualClock()
+    store, account = MemoryLimits(clock), Account("acme", Amounts(requests=6))
+    ask = Ask(Amounts(requests=1), NOTHING)
+    waits = [(await store.reserve(f"h{i}", (account,), ask)).wait for i in range(200)]
+    assert waits[:6] == [None] * 6
+    assert waits[6:9] == [pytest.approx(10.0), pytest.approx(20.0), pytest.approx(30.0)]
+    assert waits[-1] == pytest.approx(610.0)  # ten minutes, and its own place

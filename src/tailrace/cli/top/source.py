@@ -10,6 +10,9 @@ import aiohttp
 from tailrace.errors import ConfigError, TailraceError, Unauthorized, Unavailable
 
 State = dict[str, Any]  # as GET /admin/state answers
+_PARTS = frozenset(
+    ("model", "requests", "queues", "running", "tenants", "kv", "tails", "rejects", "step", "prediction")
+)
 TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
 
@@ -34,6 +37,8 @@ class HttpSource:
 
     async def state(self) -> State:
         found: State = await self._ask("GET", "/admin/state")
+        if not (isinstance(found, dict) and found.keys() >= _PARTS):
+            raise Unavailable(f"what answers at {self.name} is no tailrace server of this version")
         return found
 
     async def cancel(self, request_id: str) -> None:

@@ -185,7 +185,7 @@ class Limiter:
             outcome = await self.store.grow(hold.id, hold.accounts, hold.ask)
         except Unavailable:
             return _TRY_AGAIN
-        if outcome.kind is Kind.GRANTED:
+        if outcome.kind is Kind.GRANTED or hold.ask.force:
             return None
         hold.outcome = outcome
         wait = outcome.wait if outcome.wait is not None else float("inf")

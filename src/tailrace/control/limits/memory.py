@@ -11,6 +11,7 @@ from tailrace.control.limits.base import (
     BUDGET,
     EXACT,
     PER_MINUTE,
+    PROMISES,
     RATES,
     SEQUENCES,
     TOLERANCE,
@@ -85,7 +86,7 @@ class MemoryLimits:
             self._take(self._put(hold, accounts), accounts, ask.exact)
         outcome = self._worst(accounts, ask, (c for c in range(_SIZE) if c not in EXACT))
         self._renew(hold)
-        if outcome.kind is Kind.GRANTED:
+        if outcome.kind is Kind.GRANTED or ask.force:
             self._take(self._holds[hold], accounts, ask.learned)
         return outcome
 
@@ -157,7 +158,8 @@ class MemoryLimits:
             c = Amounts._fields.index(outcome.counter)
             cap = next(account.caps[c] for account in accounts if account.name == outcome.account)
             amount = ask.exact[c] if c in EXACT else min(ask.learned[c], cap)
-            self._accounts[outcome.account].promised[c] += amount
+            promised = self._accounts[outcome.account].promised
+            promised[c] = min(promised[c] + amount, PROMISES * cap)
 
     def _put(self, hold: str, accounts: Sequence[Account]) -> _Record:
         empty = {account.name: [0] * _SIZE for account in accounts}

@@ -13,7 +13,7 @@
 -- Kinds: 0 granted, 1 partial, 2 over, 3 exhausted, 4 never.
 
 local SIZE, SEQUENCES, BUDGET = 6, 5, 6
-local TOLERANCE, MINUTE, ENDED = 1e-6, 60e6, 60000
+local TOLERANCE, MINUTE, ENDED, PROMISES = 1e-6, 60e6, 60000, 10
 local prefix = KEYS[1]
 local op, id, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local line, force, done = ARGV[4] == '1', ARGV[5] == '1', ARGV[6] == '1'
@@ -183,7 +183,7 @@ if op == 'reserve' then
     if found.kind == 2 then
       local account, c = accounts[found.account], found.counter
       local amount = exact(c) and first[c] or math.min(second[c], account.caps[c])
-      account.promised[c] = account.promised[c] + amount
+      account.promised[c] = math.min(account.promised[c] + amount, PROMISES * account.caps[c])
     end
     local answer = say(found)
     save()
@@ -208,7 +208,7 @@ if op == 'grow' then
   end
   local found = worst(3)
   local answer = say(found)
-  if found.kind == 0 then take(second) end
+  if found.kind == 0 or force then take(second) end
   renew()
   save()
   return answer
