@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tailrace.control.forecast import first_token, start
 from tailrace.control.work_ahead import Ahead
@@ -56,17 +56,15 @@ class Played:
         return self.first[name] - begun
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(
-    st.lists(st.tuples(st.integers(8, 3000), st.integers(50, 90)), max_size=8), st.integers(0, 12), st.integers(8, 3000)
-)
-def test_the_first_token_comes_when_it_was_said(others: list[tuple[int, int]], steps: int, tokens: int) -> None:
+def first_token_error(random: Random) -> float:
+    """Predicted over played, less one, for a prompt that comes among up to eight others."""
     played = Played()
+    others = [(random.randint(8, 3000), random.randint(50, 90)) for _ in range(random.randint(0, 8))]
     for number, (size, most) in enumerate(others):
         played.submit(f"o{number}", size, most)
-    for _ in range(steps if others else 0):
+    for _ in range(random.randint(0, 12) if others else 0):
         played.step()
-    there = played.outlook()
+    there, tokens = played.outlook(), random.randint(8, 3000)
     waiting = [group for group in played.scheduler._waiting]
     seen = Outlook(
         0.0, (*there.prefills, *(Prefill(entry[-1].known) for entry in waiting)), there.decodes, there.kv_tokens,
@@ -74,7 +72,15 @@ def test_the_first_token_comes_when_it_was_said(others: list[tuple[int, int]], s
     )  # fmt: skip
     predicted = first_token(seen, Prefill(tokens))
     played.submit("mine", tokens, 5)
-    assert predicted == pytest.approx(played.until_first("mine"), rel=0.25)
+    return predicted / played.until_first("mine") - 1.0
+
+
+def test_the_first_token_comes_when_it_was_said() -> None:
+    """Mostly: where a grant ends a prompt one step sooner or later, a short wait is off by a step."""
+    errors = sorted(abs(first_token_error(Random(seed))) for seed in range(60))
+    assert errors[30] < 0.02
+    assert errors[54] < 0.15
+    assert errors[-1] < 0.5
 
 
 def test_alone_it_is_the_cost_of_its_chunks() -> None:
@@ -107,14 +113,14 @@ def test_prompts_that_start_before_slow_everyone_down() -> None:
     assert late.prefill_left == pytest.approx(max(0.6 - 30 * chunk, 0.0))
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
-@given(st.integers(5, 40), st.integers(20, 400), st.integers(20, 60), st.integers(0, 30))
-def test_a_start_comes_when_it_was_said(count: int, tokens: int, most: int, steps: int) -> None:
-    """Equal requests on four slots, the last of which is predicted."""
+def start_error(random: Random) -> float:
+    """Predicted less played seconds, in parts of the played ones (of half a second at least), for the last of equal
+    requests on four slots."""
+    count, tokens, most = random.randint(5, 40), random.randint(20, 400), random.randint(20, 60)
     played = Played(slots=4)
     for number in range(count):
         played.submit(f"o{number}", tokens, most)
-    for _ in range(steps):
+    for _ in range(random.randint(0, 30)):
         played.step()
     running = played.scheduler.running
     remaining = [float(most - sequence.generated) for sequence in running]
@@ -128,4 +134,11 @@ def test_a_start_comes_when_it_was_said(count: int, tokens: int, most: int, step
     played.submit("mine", tokens, 5)
     played.until_first("mine")
     actual = played.begun["mine"] - begun
-    assert predicted.seconds == pytest.approx(actual, rel=0.3, abs=0.5)
+    return (predicted.seconds - actual) / max(actual, 0.5)
+
+
+def test_a_start_comes_when_it_was_said() -> None:
+    errors = sorted(abs(start_error(Random(seed))) for seed in range(40))
+    assert errors[20] < 0.03
+    assert errors[36] < 0.15
+    assert errors[-1] < 0.3
