@@ -56,7 +56,9 @@ class ControlConfig:
     long_prompt: int = knob(1024, "uncached prompt tokens from which a request is of class long", low=1)
     long_output: int = knob(1024, "expected tokens of an answer from which a request is of class long", low=1)
     deadline_chance: float = knob(0.5, "a request less likely to meet its deadline is refused at once", low=0, high=1)
-    limits_url: str = knob("", "redis://HOST:PORT/DB keeps tenants' limits for several gateways; empty: in process")
+    limits_url: str = knob(
+        "", "redis://HOST:PORT/DB keeps tenants' limits for several gateways; empty: in process", unit="url"
+    )
     limits_lease: float = knob(30.0, "time after which a dead gateway's holds in Redis are free", unit="seconds", low=1)
     drain_timeout: float = knob(30.0, "time running requests get after SIGTERM", unit="seconds", low=0)
 

@@ -17,7 +17,7 @@ _SCALES = {"bytes": _SIZES, "seconds": _TIMES}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a setting means and accepts. `unit` is "bytes", "seconds", "key" or nothing; bounds are inclusive."""
+    """What a setting means and accepts. `unit` is "bytes", "seconds", "key", "url" or nothing; bounds are inclusive."""
 
     help: str
     choices: tuple[str, ...] = ()
@@ -84,3 +84,8 @@ def _number(text: str, unit: str) -> float:
     if suffix not in scales:
         raise ValueError(text)
     return amount * scales[suffix]
+
+
+def without_password(url: str) -> str:
+    """For people and logs."""
+    return re.sub(r"//[^/?#]*@", "//***@", url)

@@ -140,3 +140,17 @@ def test_a_value_is_shown_as_people_write_it() -> None:
     assert shown["engine.prefix_cache"] == "true"
     assert shown["engine.chat_template"] == "(empty)"
     assert shown["api.api_keys"] == "0 keys"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:secret@host:1/0", "redis://***@host:1/0"),
+        ("redis://user:se@cret@host:1/0", "redis://***@host:1/0"),
+        ("redis://host:1/0", "redis://host:1/0"),
+        ("", "(empty)"),
+    ],
+)
+def test_a_password_in_an_address_is_not_shown(url: str, shown: str) -> None:
+    (setting,) = (each for each in settings() if each.name == "control.limits_url")
+    assert explain_module.shown(setting, url) == shown

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from tailrace.cli.output import console
 from tailrace.config import Loaded, Setting
+from tailrace.knobs import without_password
 from tailrace.units import human_bytes
 
 
@@ -29,6 +30,8 @@ def shown(setting: Setting, value: object) -> str:
     """A value as people write it; of API keys only how many there are."""
     if setting.rule.unit == "key":
         return f"{len(value)} keys" if isinstance(value, tuple) else ""
+    if setting.rule.unit == "url":
+        value = without_password(str(value))
     if setting.rule.unit == "bytes" and isinstance(value, int) and value:
         return human_bytes(value)
     if setting.rule.unit == "seconds":

@@ -139,6 +139,17 @@ async def test_a_settling_that_failed_is_tried_again(monkeypatch: pytest.MonkeyP
     assert await store.standing(account) == (NOTHING, (1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
 
 
+async def test_a_stop_does_not_wait_for_a_store_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.control.limits.limiter._LAST_WORDS", 0.001)
+    store = Failing(ManualClock())
+    limiter, account = Limiter(store), Account("acme", Amounts(requests=5))
+    hold, _ = await limiter.reserve((account,), Ask(Amounts(requests=1), NOTHING))
+    store.failures = 10**9
+    hold.settle(Amounts(requests=1))
+    await limiter.close()  # and not after a lease
+    assert not limiter._tasks
+
+
 async def test_live_holds_are_renewed_and_ended_ones_are_not() -> None:
     clock = ManualClock()
     store = MemoryLimits(clock, lease=0.03)

@@ -229,3 +229,21 @@ async def test_without_a_server_nobody_is_let_in() -> None:
 def test_a_wrong_address_is_told_at_start() -> None:
     with pytest.raises(ConfigError, match="limits_url"):
         RedisLimits("http://somewhere", LEASE)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://:secret@h",
+        "redis://:secret@h:port/0",
+        "redis://:secret@h/zero",
+        "redis://:secret@h/-1",
+        "redis://:secret@h/0?foo=1",
+        "redis://u:secret@h/0/1",
+        "",
+    ],
+)
+def test_a_wrong_address_never_shows_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="limits_url") as caught:
+        RedisLimits(url, 1.0)
+    assert "secret" not in caught.value.message

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _LOOK = 0.1  # seconds between looks at counters that others change too
 _LEAST_LOOK = 0.005
 _TRY_AGAIN = 1.0  # seconds after which an unreachable store is tried again
+_LAST_WORDS = 2.0  # seconds that a stop waits for the store
 _SETTLE_EVERY = 10.0  # seconds
 _NO_BOUND = 2**62
 _EXTENSION = 4  # what is made beyond a hold extends it by this part of it
@@ -152,10 +153,15 @@ class Limiter:
             line.moved.set()
 
     async def close(self) -> None:
-        """Tell the store what it has not been told yet."""
+        """Tell the store what it has not been told yet; one that cannot be reached is not waited for: leases end."""
         waiting = [line.task for line in self._lines.values() if line.task is not None]
         for task in (*waiting, self._renewing):
             if task is not None:
+                task.cancel()
+        if self._tasks:
+            _, unheard = await asyncio.wait(self._tasks, timeout=_LAST_WORDS)
+            for task in unheard:
+                log.error("limits: stopping with a change that the store was not told")
                 task.cancel()
         await asyncio.gather(*waiting, *self._tasks, return_exceptions=True)
         await self.store.close()

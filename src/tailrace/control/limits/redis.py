@@ -6,12 +6,15 @@ A gateway that dies leaves its holds to their leases. When Redis cannot be reach
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from tailrace.control.limits.base import MICRO, NOTHING, Account, Amounts, Ask, Change, Kind, Outcome
 from tailrace.errors import ConfigError, Unavailable
+from tailrace.knobs import without_password
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -34,6 +37,7 @@ class RedisLimits:
             raise ConfigError(
                 "limits in Redis need the package redis: pip install 'tailrace[redis]'", param="control.limits_url"
             ) from None
+        _check(url)
         try:
             pool = library.BlockingConnectionPool.from_url(
                 url, max_connections=_CONNECTIONS, timeout=_TIMEOUT, socket_timeout=_TIMEOUT,
@@ -41,7 +45,9 @@ class RedisLimits:
                 decode_responses=True,
             )  # fmt: skip
         except ValueError as error:
-            raise ConfigError(f"control.limits_url = {url!r}: {error}", param="control.limits_url") from None
+            raise ConfigError(
+                f"control.limits_url = {without_password(url)!r}: {error}", param="control.limits_url"
+            ) from None
         self._client: Redis = library.Redis.from_pool(pool)
         self.lease = lease
         text = resources.files(__package__).joinpath("script.lua").read_text(encoding="utf-8")
@@ -88,6 +94,19 @@ class RedisLimits:
             raise Unavailable(
                 f"The limits cannot be checked: {type(error).__name__}", code="limits_unavailable", retry_after=1.0
             ) from error
+
+
+def _check(url: str) -> None:
+    """The library overlooks a wrong database, and finds a wrong option at the first request only."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return  # which it says itself
+    if parts.query or parts.fragment or (parts.scheme != "unix" and not re.fullmatch(r"(/\d*)?", parts.path)):
+        raise ConfigError(
+            f"control.limits_url = {without_password(url)!r}: accepted is redis://HOST:PORT/DB, DB a number",
+            param="control.limits_url",
+        )
 
 
 def _prefix(account: str) -> str:
