@@ -237,7 +237,7 @@ def _check(policy: Policy, origin: str) -> None:
         if not tenant.keys and tenant.name != DEFAULT_TENANT:
             raise ConfigError(
                 f"tenant {tenant.name} ({origin}) has no keys, so nobody could ever be it; only {DEFAULT_TENANT} may "
-                "have none: callers without a key, or with one of --api-key, are it",
+                "have none: callers with one of --api-key are it, and everyone while there are no keys",
                 param="tenants",
             )
     if len(set(hashes)) < len(hashes):

@@ -22,7 +22,7 @@ pytestmark = needs_redis
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = "/v1/chat/completions"
-LEASE = 3.0
+LEASE = 4.0
 ACCOUNT = Account("default", caps(QUOTA))
 
 
@@ -75,7 +75,7 @@ async def test_two_gateways_keep_one_limit_and_a_killed_one_leaves_nothing_stuck
             await client.aclose()
             await store._client.hset("{tailrace:default}:acct:default", "l1", "0")  # time passes: requests refill
             async with httpx.AsyncClient(timeout=60) as caller:
-                body = chat(max_tokens=400, ignore_eos=True)
+                body = chat(max_tokens=3000, ignore_eos=True)  # seconds: it is killed long before
                 task = asyncio.create_task(caller.post(second + CHAT, json=body))
                 async with asyncio.timeout(30):
                     while not (await store.standing(room))[0].sequences:  # noqa: ASYNC110 - another process' state

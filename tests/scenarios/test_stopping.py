@@ -36,9 +36,14 @@ async def server(step_seconds: float, drain_timeout: float) -> AsyncIterator[tup
 
 
 async def running(client: httpx.AsyncClient, base: str, count: int) -> None:
-    """Return when that many requests run. Each look is a round trip, so nothing spins."""
+    """Return when that many requests run."""
+    await shown(client, base, f"tailrace_requests_running {count}.0")
+
+
+async def shown(client: httpx.AsyncClient, base: str, line: str) -> None:
+    """Return when the metrics say so. Each look is a round trip, so nothing spins."""
     async with asyncio.timeout(60):
-        while f"tailrace_requests_running {count}.0" not in (await client.get(base + "/metrics")).text:
+        while line not in (await client.get(base + "/metrics")).text:
             pass
 
 
@@ -51,7 +56,7 @@ async def not_ready(client: httpx.AsyncClient, base: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_running_and_waiting_answers_finish(number: signal.Signals) -> None:
-    async with server(0.02, 60) as (process, base), httpx.AsyncClient(timeout=120) as client:
+    async with server(0.05, 60) as (process, base), httpx.AsyncClient(timeout=120) as client:
         bodies = [chat(stream=i % 2 == 0, max_tokens=30, ignore_eos=True) for i in range(8)]
         tasks = [asyncio.create_task(client.post(base + CHAT, json=body)) for body in bodies]
         await running(client, base, 4)
@@ -69,8 +74,10 @@ async def test_running_and_waiting_answers_finish(number: signal.Signals) -> Non
 async def test_when_the_drain_time_is_up_the_rest_get_errors() -> None:
     async with server(0.05, 0.2) as (process, base), httpx.AsyncClient(timeout=120) as client:
         bodies = [chat(stream=i % 2 == 0, max_tokens=400, ignore_eos=True) for i in range(6)]
-        tasks = [asyncio.create_task(client.post(base + CHAT, json=body)) for body in bodies]
+        tasks = [asyncio.create_task(client.post(base + CHAT, json=body)) for body in bodies[:4]]
         await running(client, base, 4)
+        tasks += [asyncio.create_task(client.post(base + CHAT, json=body)) for body in bodies[4:]]
+        await shown(client, base, "tailrace_requests_waiting 2.0")
         process.send_signal(signal.SIGTERM)
         answers = await asyncio.gather(*tasks)
         for answer in answers:
