@@ -65,6 +65,15 @@ def test_a_file_replaces_it_and_knows_the_models_tokens(tmp_path: Path) -> None:
         ChatTemplate.from_file(tmp_path / "missing", tiny_metadata(), clock=ManualClock())
 
 
+@pytest.mark.parametrize("value", [False, "1", 1.0, -1, 10**6, [1]])
+@pytest.mark.parametrize("key", ["bos_token_id", "eos_token_id"])
+def test_a_model_that_names_no_token_as_its_start_or_end_is_refused(key: str, value: object) -> None:
+    metadata = {**tiny_metadata(**{key: value}), "tokenizer.chat_template": "{{ bos_token }}{{ eos_token }}"}
+    with pytest.raises(ModelFileError) as caught:
+        ChatTemplate.from_metadata(metadata, clock=ManualClock())
+    assert f"tokenizer.ggml.{key} is {value!r}; the vocabulary has" in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -139,6 +139,7 @@ def test_an_unknown_id_is_the_clients_mistake(bad: int) -> None:
         ({"token_type": [1]}, "tokenizer.ggml.token_type must have one entry for each"),
         ({"bos_token_id": 10**6}, "tokenizer.ggml.bos_token_id is 1000000; the vocabulary has"),
         ({"eos_token_id": "x"}, "tokenizer.ggml.eos_token_id is 'x'"),
+        ({"bos_token_id": False}, "tokenizer.ggml.bos_token_id is False; the vocabulary has"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_what_was_found(changes: dict[str, Any], message: str) -> None:

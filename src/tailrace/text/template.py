@@ -20,6 +20,7 @@ from tailrace.errors import ConfigError, InvalidRequest, ModelFileError, Tailrac
 from tailrace.text.budget import WorkExceeded
 from tailrace.text.sandbox import Refused, Sandbox
 from tailrace.text.tokenizer import clean_text
+from tailrace.text.vocabulary import token_id
 
 MAX_SOURCE = 256 * 1024  # characters; the longest in use have about 20,000
 MAX_OUTPUT = 8_000_000  # characters of a rendered prompt
@@ -247,7 +248,8 @@ def _token_text(metadata: Mapping[str, object], key: str) -> str:
     text = metadata.get(f"tokenizer.{key}")  # model folders give the text itself
     if isinstance(text, str):
         return text
-    tokens, token_id = metadata.get("tokenizer.ggml.tokens"), metadata.get(f"tokenizer.ggml.{key}_id")
-    if token_id is None or not isinstance(tokens, Sequence):
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, Sequence):
         return ""
-    return str(tokens[int(str(token_id))])
+    index = token_id(metadata, f"{key}_id", len(tokens))
+    return "" if index is None else str(tokens[index])

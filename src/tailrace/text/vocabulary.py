@@ -55,15 +55,15 @@ def read_vocabulary(metadata: Mapping[str, object], defaults: Defaults) -> Vocab
     tokens = _strings(metadata, "tokens")
     if not tokens:
         raise ModelFileError("tokenizer.ggml.tokens is empty")
-    eos_id, *others = (_token_id(metadata, key, len(tokens)) for key in _END_KEYS)
+    eos_id, *others = (token_id(metadata, key, len(tokens)) for key in _END_KEYS)
     return Vocabulary(
         tokens=tokens,
         kinds=_kinds(metadata, len(tokens)),
         merges=() if defaults.merges_by_score else _strings(metadata, "merges"),
         scores=_numbers(metadata, "scores", len(tokens)).tolist() if defaults.merges_by_score else (),
-        bos_id=_token_id(metadata, "bos_token_id", len(tokens)),
+        bos_id=token_id(metadata, "bos_token_id", len(tokens)),
         eos_id=eos_id,
-        unknown_id=_token_id(metadata, "unknown_token_id", len(tokens)),
+        unknown_id=token_id(metadata, "unknown_token_id", len(tokens)),
         end_ids=frozenset(i for i in (eos_id, *others) if i is not None),
         wants_bos=_flag(metadata, "add_bos_token", defaults.adds_bos),
         wants_eos=_flag(metadata, "add_eos_token", False),
@@ -94,11 +94,12 @@ def _numbers(metadata: Mapping[str, object], key: str, n_tokens: int) -> npt.NDA
     return numbers
 
 
-def _token_id(metadata: Mapping[str, object], key: str, n_tokens: int) -> int | None:
+def token_id(metadata: Mapping[str, object], key: str, n_tokens: int) -> int | None:
+    """The token that a key names; None where it names none. Raises ModelFileError for what is no token's id."""
     value = metadata.get(f"tokenizer.ggml.{key}")
     if value is None:
         return None
-    if not isinstance(value, int | np.integer) or not 0 <= value < n_tokens:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < n_tokens:
         raise ModelFileError(f"tokenizer.ggml.{key} is {value!r}; the vocabulary has {n_tokens} tokens")
     return int(value)
 
