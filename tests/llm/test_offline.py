@@ -272,10 +272,12 @@ def test_ctrl_c_ends_the_work_and_the_object_can_be_used_again(llm: LLM) -> None
         return stream(job)
 
     core.stream = interrupting  # type: ignore[method-assign]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
             llm.generate([[5]] * 100, max_tokens=2000, ignore_eos=True)
     finally:
+        signal.signal(signal.SIGINT, before)
         core.stream = stream  # type: ignore[method-assign]
     assert len(calls) < 100
     (after,) = llm.generate([[5]], max_tokens=3, ignore_eos=True)
