@@ -18,12 +18,7 @@ import uvloop
 from tailrace.api.listener import bound
 from tailrace.cli.output import console, show_warning
 from tailrace.config import Config, Loaded, store_root, warnings
-from tailrace.control.lengths import LengthBook
-from tailrace.control.limits.store import limit_store
-from tailrace.control.pipeline import Pipeline
-from tailrace.control.tenants import Tenants
 from tailrace.llm.ready import Model, ready_model
-from tailrace.observe.metrics import Metrics
 from tailrace.units import human_bytes
 
 
@@ -70,6 +65,11 @@ def importing(module: str) -> Iterator[None]:
 async def _serve(model: Model, config: Config, listener: socket, begin: float) -> None:
     from tailrace.api.server import serve
     from tailrace.api.state import AppState
+    from tailrace.control.lengths import LengthBook
+    from tailrace.control.limits.store import limit_store
+    from tailrace.control.pipeline import Pipeline
+    from tailrace.control.tenants import Tenants
+    from tailrace.observe.metrics import Metrics
 
     metrics = Metrics()
     model.backend.start()
@@ -83,7 +83,7 @@ async def _serve(model: Model, config: Config, listener: socket, begin: float) -
         await serve(
             state,
             listener=listener,
-            on_listening=lambda url: print_ready(url, model, config, time.monotonic() - begin),
+            on_listening=lambda url: print_ready(url, model, not tenants.open, time.monotonic() - begin),
         )
         await pipeline.close()
     finally:
@@ -110,9 +110,9 @@ def print_model(model: Model, config: Config) -> None:
         console().print(text, markup=False)
 
 
-def print_ready(url: str, model: Model, config: Config, seconds: float) -> None:
+def print_ready(url: str, model: Model, key: bool, seconds: float) -> None:
     console().print(f"[bold green]ready[/] after {seconds:.1f} s at [bold]{url}[/]\n")
-    console().print(example(url, model.name, model.template is not None, not Tenants.of(config).open), markup=False)
+    console().print(example(url, model.name, model.template is not None, key), markup=False)
 
 
 def example(url: str, name: str, chat: bool, key: bool) -> str:
