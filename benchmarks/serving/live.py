@@ -49,10 +49,9 @@ class Client:
 
     async def ask(self, kind: str, prompt: int, tokens: int, key: str = "") -> Sample:
         body = {
-            "model": "", "prompt": [self.rng.randrange(*VOCABULARY) for _ in range(prompt)], "max_tokens": tokens,
+            "prompt": [self.rng.randrange(*VOCABULARY) for _ in range(prompt)], "max_tokens": tokens,
             "stream": True, "temperature": 0, "ignore_eos": True,
         }  # fmt: skip
-        body.pop("model")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         sent = time.perf_counter()
         sample = Sample(kind, sent - self.begin, prompt, tokens)

@@ -17,11 +17,12 @@ from rich.console import Console
 from tailrace.bench.charts import charts, draw
 from tailrace.bench.compare import cautions, differences, show_comparison
 from tailrace.bench.options import Options
-from tailrace.bench.report import Report, Run, read, write
+from tailrace.bench.report import Report, Run, read
 from tailrace.bench.summary import summarize
 from tailrace.bench.table import show
 from tailrace.errors import ConfigError
 from tailrace.figures.chart import check_plot
+from tailrace.figures.results import write
 from tailrace.figures.slo import Slo
 from tailrace.figures.svg import page, svg, ticks
 from tests.bench.records import failed, record

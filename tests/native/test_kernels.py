@@ -306,7 +306,7 @@ def random_cache(rng: np.random.Generator, tokens: int, kv_heads: int, head_dim:
     )
 
 
-CASES = [
+ATTENTION_CASES = [
     (1, 0, 3, 1, 64),
     (5, 0, 2, 2, 32),
     (1, 700, 9, 3, 64),
@@ -316,7 +316,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("m", "first", "heads", "kv_heads", "head_dim"), CASES)
+@pytest.mark.parametrize(("m", "first", "heads", "kv_heads", "head_dim"), ATTENTION_CASES)
 def test_attention_is_close_to_float64(
     variant: str, m: int, first: int, heads: int, kv_heads: int, head_dim: int
 ) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tailrace import _native
+from tests.native.test_kernels import ATTENTION_CASES
 from tests.native.tiny import i32
 
 F = np.float32
@@ -98,15 +99,7 @@ class Context:
         return out
 
 
-CASES = [
-    (1, 0, 3, 1, 64),
-    (5, 0, 2, 2, 32),
-    (1, 700, 9, 3, 64),
-    (40, 250, 3, 1, 96),
-    (3, 511, 8, 1, 128),
-    (20, 0, 1, 1, 32),
-    (2, 300, 4, 1, 256),
-]
+CASES = [*ATTENTION_CASES, (2, 300, 4, 1, 256)]
 
 
 @pytest.mark.parametrize(("m", "first", "heads", "kv_heads", "head_dim"), CASES)

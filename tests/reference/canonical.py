@@ -7,13 +7,18 @@ logits = model.logits(ids, IntegerArithmetic(canonical_linears(model, wide_chann
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from tailrace.engine.models.registry import describe
 from tailrace.engine.weights.calibrate import choose_wide
+from tailrace.engine.weights.gguf import GgufFile
+from tailrace.engine.weights.pack import pack_weights
 from tailrace.engine.weights.quantize import Int8Weights, quantize_affine4, quantize_rows
-from tests.reference.arithmetic import FloatArithmetic, Linear8
+from tailrace.engine.weights.source import WeightSource
+from tests.reference.arithmetic import FloatArithmetic, IntegerArithmetic, Linear8
 from tests.reference.llama import LlamaReference, linear_tensors
 
 F32 = npt.NDArray[np.float32]
@@ -54,3 +59,17 @@ def _canonical(model: LlamaReference, name: str, w: F32) -> Int8Weights:
         return quantize_rows(w)
     parts = [quantize_affine4(part.q, part.d, part.m).to_int8() for part in groups if part is not None]
     return Int8Weights(np.concatenate([part.w8 for part in parts]), np.concatenate([part.scale for part in parts]))
+
+
+def engine_integers(path: Path) -> IntegerArithmetic:
+    """The engine's integers for the reference, its rows back in the file's order."""
+    file = GgufFile(path)
+    source = WeightSource(file, describe(file))
+    packed = pack_weights(source, "int8", "portable", lambda *_: None)
+    linears = {}
+    for linear in source.linears():
+        affine = source.is_affine4(linear)
+        rows = quantize_affine4(*source.affine4(linear)).to_int8() if affine else quantize_rows(source.floats(linear))
+        back = np.arange(linear.n) if linear.order is None else np.argsort(linear.order)
+        linears[linear.name] = Linear8(rows.w8[back], rows.scale[back], packed.arrays[f"{linear.name}.wide"])
+    return IntegerArithmetic(linears)

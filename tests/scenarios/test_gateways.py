@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
+import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import httpx
@@ -15,31 +13,19 @@ import httpx
 from tailrace.control.limits.base import Account, Amounts, caps
 from tailrace.control.limits.redis import RedisLimits
 from tests.redis_server import needs_redis, redis_server
+from tests.scenarios.child import child
 from tests.scenarios.gateway import QUOTA
 from tests.serving import chat
 
 pytestmark = needs_redis
 
-ROOT = Path(__file__).resolve().parents[2]
 CHAT = "/v1/chat/completions"
 LEASE = 4.0
 ACCOUNT = Account("default", caps(QUOTA))
 
 
-@asynccontextmanager
-async def gateway(url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.scenarios.gateway", url, str(LEASE), env=environ, cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        yield process, (await process.stdout.readline()).decode().strip()
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
+def gateway(url: str) -> AbstractAsyncContextManager[tuple[asyncio.subprocess.Process, str]]:
+    return child("tests.scenarios.gateway", url, str(LEASE), ended_by=signal.SIGTERM)
 
 
 async def settled(store: RedisLimits) -> tuple[float, ...]:

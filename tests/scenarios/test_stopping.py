@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager
 
 import httpx
 import pytest
 
+from tests.scenarios.child import child
 from tests.serving import chat, parse_stream
 
-ROOT = Path(__file__).resolve().parents[2]
 CHAT = "/v1/chat/completions"
 
 
-@asynccontextmanager
-async def server(step_seconds: float, drain_timeout: float) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.scenarios.fake_server", str(step_seconds), str(drain_timeout),
-        env=environ, cwd=ROOT, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        yield process, (await process.stdout.readline()).decode().strip()
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+def server(
+    step_seconds: float, drain_timeout: float
+) -> AbstractAsyncContextManager[tuple[asyncio.subprocess.Process, str]]:
+    return child("tests.scenarios.fake_server", str(step_seconds), str(drain_timeout))
 
 
 async def running(client: httpx.AsyncClient, base: str, count: int) -> None:

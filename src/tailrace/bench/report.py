@@ -92,15 +92,8 @@ def _request(record: Record, start: float) -> dict[str, Any]:
     }
 
 
-def write(path: Path, data: dict[str, Any], flag: str = "--json") -> None:
-    try:
-        path.write_bytes(orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE))
-    except OSError as error:
-        raise ConfigError(f"{flag} {path}: {error.strerror or error}", param=flag) from error
-
-
 def read(path: Path) -> dict[str, Any]:
-    """A file that `write` made. Raises ConfigError."""
+    """A file that `--json` made. Raises ConfigError."""
     try:
         data = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:

@@ -9,6 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tailrace.figures.table import cell, number, numbers_table
+
 Data = dict[str, Any]
 LATENCIES = (
     ("ttft_ms", "TTFT"),
@@ -69,21 +71,21 @@ def _token_line(tokens: Data) -> str:
 
 
 def _latency_table(summary: Data) -> Table:
-    table = _table("milliseconds", "mean", "p50", "p95", "p99", "max")
+    table = numbers_table("milliseconds", "mean", "p50", "p95", "p99", "max")
     rows = [(name, summary["latency"][key]) for key, name in LATENCIES]
     rows.append(("dispatch lag", summary["dispatch_lag_ms"]))
     for name, values in rows:
         if values is not None:
-            table.add_row(name, *(_number(values[key]) for key in ("mean", "p50", "p95", "p99", "max")))
+            table.add_row(name, *(number(values[key]) for key in ("mean", "p50", "p95", "p99", "max")))
     return table
 
 
 def _bucket_table(buckets: Data) -> Table:
-    table = _table("prompt", "requests", "errors", "TTFT p50", "p95", "p99", "TPOT p50", "p95", "gap p95", "SLO")
+    table = numbers_table("prompt", "requests", "errors", "TTFT p50", "p95", "p99", "TPOT p50", "p95", "gap p95", "SLO")
     for name, values in buckets.items():
-        cells = [_cell(values["ttft_ms"], key) for key in ("p50", "p95", "p99")]
-        cells += [_cell(values["tpot_ms"], key) for key in ("p50", "p95")]
-        cells.append(_cell(values["worst_gap_ms"], "p95"))
+        cells = [cell(values["ttft_ms"], key) for key in ("p50", "p95", "p99")]
+        cells += [cell(values["tpot_ms"], key) for key in ("p50", "p95")]
+        cells.append(cell(values["worst_gap_ms"], "p95"))
         met = "" if values["attainment"] is None else f"{values['attainment']:.1%}"
         table.add_row(name, str(values["requests"]), str(values["errors"]), *cells, met)
     return table
@@ -99,14 +101,14 @@ def _error_table(summary: Data) -> Table:
 def _runs_table(data: Data) -> Table:
     """Narrow enough for 80 columns."""
     knee = data["knee"]
-    table = _table("load" if knee else "run", *RUN_COLUMNS)
+    table = numbers_table("load" if knee else "run", *RUN_COLUMNS)
     for run in sorted(data["runs"], key=lambda run: run["load"] or 0) if knee else data["runs"]:
         summary = run["summary"]
         latency, rates = summary["latency"], summary["throughput"]
         cells = [f"{run['load']:g}" if knee else run["label"], str(summary["requests"])]
         cells += [str(sum(summary["errors"].values())), f"{rates['requests_per_s']:.2f}"]
         cells.append(f"{rates['output_tokens_per_s']:.1f}")
-        cells += [_cell(latency[metric], key) for metric in ("ttft_ms", "tpot_ms") for key in ("p50", "p95")]
+        cells += [cell(latency[metric], key) for metric in ("ttft_ms", "tpot_ms") for key in ("p50", "p95")]
         met = summary["attainment"] is not None
         cells += [f"{summary['goodput_per_s']:.2f}", f"{summary['attainment']:.1%}"] if met else ["", ""]
         table.add_row(*cells, style="bold green" if knee and run["load"] == knee["load"] else None)
@@ -116,19 +118,3 @@ def _runs_table(data: Data) -> Table:
 def _knee(knee: Data) -> Text:
     found = "none" if knee["load"] is None else f"{knee['unit']} {knee['load']:g}"
     return Text(f"knee: {found} ({knee['rule']})", style="bold")
-
-
-def _table(first: str, *columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def _cell(values: Data | None, key: str) -> str:
-    return "" if values is None else _number(values[key])
-
-
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"

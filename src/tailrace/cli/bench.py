@@ -52,11 +52,11 @@ def _measure(options: Options) -> None:
     import asyncio
 
     from tailrace.bench.charts import draw
-    from tailrace.bench.report import write
     from tailrace.bench.table import show
-    from tailrace.cli.output import console
+    from tailrace.cli.output import check_files, console
+    from tailrace.figures.results import write
 
-    _check_files(options)
+    check_files(options.json, options.plot)
     report = asyncio.run(_run(options))
     data = report.data()
     show(console(), data)
@@ -68,18 +68,6 @@ def _measure(options: Options) -> None:
         raise typer.Exit(EXIT_INTERRUPTED)
     if not any(run.summary["answered"] for run in report.runs):
         raise typer.Exit(EXIT_NO_ANSWER)
-
-
-def _check_files(options: Options) -> None:
-    """A result must not be lost after an hour because its file cannot be written."""
-    from tailrace.errors import ConfigError
-    from tailrace.figures.chart import check_plot
-
-    if options.plot:
-        check_plot(Path(options.plot))
-    for flag, name in (("--json", options.json), ("--plot", options.plot)):
-        if name and not Path(name).absolute().parent.is_dir():
-            raise ConfigError(f"{flag} {name}: there is no folder {Path(name).absolute().parent}", param=flag)
 
 
 async def _run(options: Options) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,3 +30,15 @@ def show_warning(message: str) -> None:
     from rich.text import Text
 
     console(stderr=True).print(Text(f"warning: {message}", style="yellow"))
+
+
+def check_files(json: str, plot: str) -> None:
+    """A result must not be lost after an hour because its file cannot be written. Raises ConfigError."""
+    from tailrace.errors import ConfigError
+    from tailrace.figures.chart import check_plot
+
+    if plot:
+        check_plot(Path(plot))
+    for flag, name in (("--json", json), ("--plot", plot)):
+        if name and not Path(name).absolute().parent.is_dir():
+            raise ConfigError(f"{flag} {name}: there is no folder {Path(name).absolute().parent}", param=flag)

@@ -25,16 +25,17 @@ Examples:
 
 def run_simulation(trace: str, loaded: Loaded, **given: Any) -> None:
     """Replay recorded traffic through the real scheduler and queue on a clock that jumps: what would users see?"""
-    from tailrace.cli.output import console
+    from tailrace.cli.output import check_files, console
+    from tailrace.figures.results import write
     from tailrace.figures.slo import parse_slo
-    from tailrace.plan.report import data, draw, write
+    from tailrace.plan.report import data, draw
     from tailrace.plan.simulator import simulate
     from tailrace.plan.table import show
     from tailrace.traces import read_trace
 
     options = Options(**(given | {"baseline": tuple(given["baseline"])}))
     slo = parse_slo(options.slo)
-    _check_files(options)
+    check_files(options.json, options.plot)
     rows = read_trace(Path(trace), "TRACE")
     outcome = simulate(rows, _setup(options, loaded))
     found = data(trace, options, outcome, slo)
@@ -43,17 +44,6 @@ def run_simulation(trace: str, loaded: Loaded, **given: Any) -> None:
         write(Path(options.json), found)
     if options.plot:
         draw(Path(options.plot), Path(trace).name, outcome)
-
-
-def _check_files(options: Options) -> None:
-    from tailrace.errors import ConfigError
-    from tailrace.figures.chart import check_plot
-
-    if options.plot:
-        check_plot(Path(options.plot))
-    for flag, name in (("--json", options.json), ("--plot", options.plot)):
-        if name and not Path(name).absolute().parent.is_dir():
-            raise ConfigError(f"{flag} {name}: there is no folder {Path(name).absolute().parent}", param=flag)
 
 
 def _setup(options: Options, loaded: Loaded) -> Setup:

@@ -7,9 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from tailrace.errors import ConfigError
 from tailrace.figures import chart
 from tailrace.figures.chart import MOST_POINTS, Chart, Points, cumulated
 from tailrace.figures.slo import Slo
@@ -39,13 +36,6 @@ def data(trace: str, options: Options, outcome: Outcome, slo: Slo) -> Data:
         "summary": summarize(outcome, slo),
         "requests": [_request(record) for record in outcome.records],
     }
-
-
-def write(path: Path, found: Data, flag: str = "--json") -> None:
-    try:
-        path.write_bytes(orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE))
-    except OSError as error:
-        raise ConfigError(f"{flag} {path}: {error.strerror or error}", param=flag) from error
 
 
 def draw(path: Path, trace: str, outcome: Outcome) -> None:

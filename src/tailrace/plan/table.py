@@ -9,6 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tailrace.figures.table import cell, number, numbers_table
+
 Data = dict[str, Any]
 LATENCIES = (("queue_ms", "queue"), ("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2e_ms", "end to end"))
 POINTS = ("p50", "p95", "p99")
@@ -52,7 +54,7 @@ def _headline(summary: Data) -> str:
 
 
 def _latencies(latency: Data) -> Table:
-    table = _table("milliseconds", "mean", *POINTS, "max")
+    table = numbers_table("milliseconds", "mean", *POINTS, "max")
     for key, name in (*LATENCIES, ("worst_gap_ms", "worst gap")):
         if latency[key] is not None:
             table.add_row(name, *(number(latency[key][point]) for point in ("mean", *POINTS, "max")))
@@ -61,9 +63,9 @@ def _latencies(latency: Data) -> Table:
 
 def _groups(first: str, groups: Data) -> Table:
     columns = [f"{name} {point}" if point == "p50" else point for _, name in LATENCIES[:3] for point in ("p50", "p99")]
-    table = _table(first, "requests", "refused", *columns, "SLO")
+    table = numbers_table(first, "requests", "refused", *columns, "SLO")
     for name, group in groups.items():
-        cells = [_cell(group[key], point) for key, _ in LATENCIES[:3] for point in ("p50", "p99")]
+        cells = [cell(group[key], point) for key, _ in LATENCIES[:3] for point in ("p50", "p99")]
         met = "" if group["attainment"] is None else f"{group['attainment']:.1%}"
         table.add_row(name or "all", str(group["requests"]), str(group["requests"] - group["answered"]), *cells, met)
     return table
@@ -91,19 +93,3 @@ def _machine(data: Data) -> str:
     return (
         f"step times {data['machine']['said']} ({numbers}); {rate:,.0f} row-decisions/s; seed {data['options']['seed']}"
     )
-
-
-def _table(first: str, *columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def _cell(values: Data | None, key: str) -> str:
-    return "" if values is None else number(values[key])
-
-
-def number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"

@@ -10,15 +10,12 @@ import numpy.typing as npt
 import pytest
 
 from tailrace import _native
-from tailrace.engine.models.registry import ARCHITECTURES, describe
+from tailrace.engine.models.registry import ARCHITECTURES
 from tailrace.engine.weights.gguf import GgufFile
 from tailrace.engine.weights.load import LoadedModel, load_model
-from tailrace.engine.weights.pack import pack_weights
-from tailrace.engine.weights.quantize import quantize_affine4, quantize_rows
-from tailrace.engine.weights.source import WeightSource
 from tests.architectures import REFERENCES, write_tiny
 from tests.native.tiny import Session, i32, run_chunked
-from tests.reference.arithmetic import IntegerArithmetic, Linear8
+from tests.reference.canonical import engine_integers
 from tests.reference.compare import compare
 from tests.tiny import tiny_vocab_size
 
@@ -69,20 +66,6 @@ def reference_of(path: Path) -> Any:
     return REFERENCES[GgufFile(path).metadata["general.architecture"]](path)
 
 
-def canonical(path: Path) -> IntegerArithmetic:
-    """The engine's integers for the reference, its rows back in the file's order."""
-    file = GgufFile(path)
-    source = WeightSource(file, describe(file))
-    packed = pack_weights(source, "int8", "portable", lambda *_: None)
-    linears = {}
-    for linear in source.linears():
-        affine = source.is_affine4(linear)
-        rows = quantize_affine4(*source.affine4(linear)).to_int8() if affine else quantize_rows(source.floats(linear))
-        back = np.arange(linear.n) if linear.order is None else np.argsort(linear.order)
-        linears[linear.name] = Linear8(rows.w8[back], rows.scale[back], packed.arrays[f"{linear.name}.wide"])
-    return IntegerArithmetic(linears)
-
-
 def test_each_has_a_reference() -> None:
     assert set(ARCHITECTURES) == set(REFERENCES) == {architecture for architecture, _ in VARIATIONS.values()}
 
@@ -93,7 +76,7 @@ def check(path: Path, bound: float, isa: str = "auto") -> None:
     exact = reference.logits(IDS)
     assert exact.std(axis=1).min() > 0.2  # the model says something at every position
     assert compare(exact, found, IDS).mean_kl < 0.01
-    expected = reference.logits(IDS, canonical(path))
+    expected = reference.logits(IDS, engine_integers(path))
     assert compare(expected, found, IDS).mean_kl < bound
     np.testing.assert_allclose(found[0], expected[0], atol=2e-5)  # attends to itself alone: only linears count
 

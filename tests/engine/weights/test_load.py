@@ -15,10 +15,10 @@ from tailrace.engine.weights.gguf import GgufFile
 from tailrace.engine.weights.load import LoadedModel, load_model
 from tailrace.engine.weights.pack import STORED_EMBEDDINGS, pack_weights
 from tailrace.engine.weights.packed_cache import PackedCache
-from tailrace.engine.weights.quantize import quantize_affine4, quantize_rows
 from tailrace.engine.weights.source import WeightSource
 from tailrace.errors import ConfigError, ModelFileError
-from tests.reference.arithmetic import IntegerArithmetic, Linear8, round_bf16
+from tests.reference.arithmetic import round_bf16
+from tests.reference.canonical import engine_integers
 from tests.reference.compare import compare
 from tests.reference.llama import LlamaReference
 from tests.tiny import tiny_vocab_size, write_tiny_gguf
@@ -42,27 +42,13 @@ def logits(loaded: LoadedModel, ids: npt.NDArray[np.int32] = IDS) -> F32:
     return loaded.model.logits()
 
 
-def canonical(path: Path) -> IntegerArithmetic:
-    """The engine's integers for the reference, its rows back in the file's order."""
-    file = GgufFile(path)
-    source = WeightSource(file, describe(file))
-    packed = pack_weights(source, "int8", "portable", lambda *_: None)
-    linears = {}
-    for linear in source.linears():
-        affine = source.is_affine4(linear)
-        rows = quantize_affine4(*source.affine4(linear)).to_int8() if affine else quantize_rows(source.floats(linear))
-        back = np.arange(linear.n) if linear.order is None else np.argsort(linear.order)
-        linears[linear.name] = Linear8(rows.w8[back], rows.scale[back], packed.arrays[f"{linear.name}.wide"])
-    return IntegerArithmetic(linears)
-
-
 def check(path: Path, bound: float = 3e-4, **options: Any) -> None:
     """The engine's integers are met closely; float32 as closely as 8 bits reach with random weights (0.003)."""
     found, ids, model = logits(load(path, **options)), IDS.tolist(), LlamaReference(path)
     assert compare(model.logits(ids), found, ids).mean_kl < 0.006
     if GgufFile(path).tensors["token_embd.weight"].type.name not in STORED_EMBEDDINGS:
         model.embedding = round_bf16(model.embedding)  # the executor has no lookup in these
-    expected = model.logits(ids, canonical(path))
+    expected = model.logits(ids, engine_integers(path))
     assert compare(expected, found, ids).mean_kl < bound
     # Position 0 attends to itself alone, so only linears count there, and they are exact everywhere.
     np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
