@@ -1,4 +1,8 @@
-"""The real default model for every test that needs it. It is pulled once, then read from the model store."""
+"""The real default model for every test that needs it, pulled once, then read from the model store; and how Hypothesis
+looks for examples: the same ones in every run, and however slow the machine is.
+
+`--hypothesis-profile=explore` draws new ones.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tailrace.config import load, store_root
 from tailrace.engine.store.store import Store
 from tailrace.engine.weights.gguf import GgufFile
 from tailrace.text.tokenizer import Tokenizer
+
+SLOW = {"deadline": None, "suppress_health_check": (HealthCheck.too_slow,)}
+settings.register_profile("same", derandomize=True, **SLOW)  # type: ignore[arg-type]
+settings.register_profile("explore", **SLOW)  # type: ignore[arg-type]
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")

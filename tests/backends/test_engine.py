@@ -28,7 +28,7 @@ class Gated(FakeRunner):
         self._open = False
 
     def forward(self, plan: StepPlan) -> None:
-        assert self._open or self._gate.acquire(timeout=30)
+        assert self._open or self._gate.acquire(timeout=120)
         super().forward(plan)
 
     def let(self, steps: int) -> None:
@@ -105,7 +105,7 @@ async def test_closing_the_iterator_aborts_within_a_step(gated: tuple[EngineBack
     await stream.aclose()  # type: ignore[attr-defined]
     steps = runner.steps
     runner.let(1)
-    await asyncio.wait_for(room.wait(), 10)
+    await asyncio.wait_for(room.wait(), 120)
     assert runner.steps <= steps + 1
     assert backend.load() == replace(
         backend.load(), running=0, waiting=0, free_slots=4, kv_blocks_free=64, kv_blocks_total=64

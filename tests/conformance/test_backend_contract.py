@@ -4,7 +4,6 @@ the engine with a tiny model on the real kernels."""
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,10 +21,9 @@ from tailrace.clock import SystemClock
 from tailrace.config import EngineConfig
 from tailrace.engine.build import build_engine
 from tailrace.engine.parts import EngineParts
-from tailrace.engine.runner import Runner
-from tailrace.engine.step import StepPlan, StepResult
 from tailrace.errors import RequestError
 from tailrace.types import FinishReason, GenerateRequest, SamplingParams, StopConditions, TokenEvent
+from tests.engine.gate import Gate
 from tests.engine.support import parts
 from tests.serving import until
 from tests.tiny import write_tiny_gguf
@@ -34,41 +32,16 @@ SLOTS, CONTEXT = 4, 512
 Factory = Callable[[], Backend]
 
 
-class Gated:
-    """A runner whose steps wait while the gate is closed, so that what a test waits for cannot pass unseen."""
-
-    def __init__(self, runner: Runner, gate: threading.Event) -> None:
-        self._runner, self._gate = runner, gate
-
-    def forward(self, plan: StepPlan) -> None:
-        self._gate.wait()
-        self._runner.forward(plan)
-
-    def sample(self, plan: StepPlan) -> StepResult:
-        return self._runner.sample(plan)
-
-
 @pytest.fixture
-def gate() -> threading.Event:
+def gate() -> Gate:
     """Open. Fakes need none: they move only when the test's own loop turns."""
-    opened = threading.Event()
-    opened.set()
-    return opened
+    return Gate()
 
 
 @contextmanager
-def closed(gate: threading.Event) -> Iterator[None]:
-    gate.clear()
-    try:
-        yield
-    finally:
-        gate.set()
-
-
-@contextmanager
-def started(engine: EngineParts, gate: threading.Event) -> Iterator[EngineBackend]:
-    gated = replace(engine, runner=Gated(engine.runner, gate))
-    backend = EngineBackend(gated, "m", SystemClock())
+def started(engine: EngineParts, gate: Gate) -> Iterator[EngineBackend]:
+    backend = EngineBackend(engine, "m", SystemClock())
+    gate.hold(backend.engine)
     backend.start()
     try:
         yield backend
@@ -82,7 +55,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["fake", "wrapped", "engine", "native"])
-async def backend(request: pytest.FixtureRequest, tiny: Path, gate: threading.Event) -> AsyncIterator[Backend]:
+async def backend(request: pytest.FixtureRequest, tiny: Path, gate: Gate) -> AsyncIterator[Backend]:
     kind = request.param
     if kind == "fake":
         yield FakeBackend(max_context=CONTEXT, max_sequences=SLOTS)
@@ -264,43 +237,48 @@ async def test_the_whole_context_can_be_used(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 3])
-async def test_closing_early_frees_everything(backend: Backend, after: int) -> None:
-    stream = backend.generate(ask(tokens=400, n=2))
-    for _ in range(after):
-        await anext(stream)
-    await stream.aclose()  # type: ignore[attr-defined]
+async def test_closing_early_frees_everything(backend: Backend, gate: Gate, after: int) -> None:
+    with gate.closed():
+        stream = backend.generate(ask(tokens=400, n=2))
+        for _ in range(after):
+            gate.let(1)
+            await anext(stream)
+        await stream.aclose()  # type: ignore[attr-defined]
     await until(lambda: idle(backend))
     await until(lambda: backend.load().aborts > 0)
     assert backend.load().abort_seconds >= 0
 
 
-async def test_a_reader_that_is_cancelled_frees_everything(backend: Backend, gate: threading.Event) -> None:
-    with closed(gate):
+async def test_a_reader_that_is_cancelled_frees_everything(backend: Backend, gate: Gate) -> None:
+    with gate.closed():
         task = asyncio.create_task(read(backend, ask(tokens=490)))
         await until(lambda: backend.load().running == 1)
         task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+        with pytest.raises(asyncio.CancelledError):
+            await task
     await until(lambda: idle(backend))
+    assert backend.load().aborts == 1
 
 
-async def test_abort_ends_every_choice(backend: Backend) -> None:
-    task = asyncio.create_task(read(backend, ask("gone", tokens=490, n=2)))
-    await until(lambda: backend.load().running == 2)
-    await backend.abort("unknown")
-    await backend.abort("gone")
+async def test_abort_ends_every_choice(backend: Backend, gate: Gate) -> None:
+    with gate.closed():
+        task = asyncio.create_task(read(backend, ask("gone", tokens=490, n=2)))
+        await until(lambda: backend.load().running == 2)
+        await backend.abort("unknown")
+        await backend.abort("gone")
     choices = await task
     assert {choice.last.finish for choice in choices.values() if choice.last} == {FinishReason.ABORT}
     await until(lambda: idle(backend))
 
 
-async def test_load_counts_what_was_accepted(backend: Backend) -> None:
-    tasks = [asyncio.create_task(read(backend, ask(f"r{i}", tokens=300))) for i in range(SLOTS)]
-    await until(lambda: backend.load().running + backend.load().waiting == SLOTS)
-    assert backend.load().free_slots == 0
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def test_load_counts_what_was_accepted(backend: Backend, gate: Gate) -> None:
+    with gate.closed():
+        tasks = [asyncio.create_task(read(backend, ask(f"r{i}", tokens=300))) for i in range(SLOTS)]
+        await until(lambda: backend.load().running + backend.load().waiting == SLOTS)
+        assert backend.load().free_slots == 0
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     await until(lambda: idle(backend))
 
 
@@ -312,8 +290,8 @@ async def test_room_is_announced(backend: Backend) -> None:
     assert announced[-1] == SLOTS
 
 
-async def test_draining_lets_running_requests_finish(backend: Backend, gate: threading.Event) -> None:
-    with closed(gate):
+async def test_draining_lets_running_requests_finish(backend: Backend, gate: Gate) -> None:
+    with gate.closed():
         task = asyncio.create_task(read(backend, ask(tokens=30)))
         await until(lambda: backend.load().running == 1)
         drain = asyncio.create_task(backend.drain(60))
@@ -323,11 +301,13 @@ async def test_draining_lets_running_requests_finish(backend: Backend, gate: thr
     assert len(choice.tokens) == 30
 
 
-async def test_draining_ends_what_takes_too_long(backend: Backend, gate: threading.Event) -> None:
-    with closed(gate):
+async def test_draining_ends_what_takes_too_long(backend: Backend, gate: Gate) -> None:
+    with gate.closed():
         task = asyncio.create_task(read(backend, ask(tokens=490)))
         await until(lambda: backend.load().running == 1)
-    await backend.drain(0)
+        drain = asyncio.create_task(backend.drain(0))
+        await until(lambda: drain.done() or gate.aborts)  # its time is up, and the engine has been told
+    await drain
     choice = (await task)[0]
     assert choice.last is not None
     assert choice.last.finish is FinishReason.ABORT

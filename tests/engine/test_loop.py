@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -15,6 +16,7 @@ from tailrace.engine.sequence import Group
 from tailrace.engine.step import StepPlan, StepResult
 from tailrace.errors import InternalError
 from tailrace.types import FinishReason, StopConditions, TokenEvent
+from tests.engine.gate import Gate
 from tests.engine.support import VOCAB, Rig, by_definition, parts, prompt, request, seeded, tokenizer
 
 FREE = 64
@@ -247,7 +249,7 @@ def test_repeated_failures_are_unhealthy_until_a_step_succeeds() -> None:
     for number in range(4):
         ended.clear()
         loop.submit(Group(request(f"r{number}", max_tokens=1), number, 0))
-        assert ended.wait(10)
+        assert ended.wait(60)
         assert loop.health().ok == (number != 2)
     loop.stop()
     assert loop.health().reason == "the engine thread is not running"
@@ -261,9 +263,16 @@ def test_stopping_ends_requests_with_abort() -> None:
         engine.scheduler, engine.runner, tokenizer=tokenizer(), cost=engine.cost, clock=SystemClock(),
         deliver=lambda delivery: events.extend(event for part in delivery.values() for event in part),
     )  # fmt: skip
+    gate = Gate()
+    gate.hold(loop)
     loop.start()
-    loop.submit(Group(request(max_tokens=1000), 0, 0))
-    loop.stop()
+    with gate.closed():
+        loop.submit(Group(request(max_tokens=1000), 0, 0))
+        stopping = Thread(target=loop.stop)
+        stopping.start()
+        while not loop._stopping:
+            time.sleep(0.001)
+    stopping.join()
     assert [event.finish for event in events if event.finish] == [FinishReason.ABORT]
     assert loop.live == 0
 

@@ -12,6 +12,7 @@ import pytest
 
 from tailrace import LLM, AsyncEngine, SamplingParams
 from tailrace.errors import ConfigError, InvalidRequest, Unavailable
+from tests.engine.gate import Gate
 from tests.serving import until
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -47,14 +48,19 @@ async def test_many_at_once(engine: AsyncEngine, llm: LLM) -> None:
 
 
 async def test_leaving_a_stream_frees_the_engine(engine: AsyncEngine) -> None:
-    backend = engine._running.model.backend
-    async with aclosing(engine.generate("hello", max_tokens=2000, ignore_eos=True)) as stream:
-        async for _ in stream:
-            break
+    backend, gate = engine._running.model.backend, Gate()
+    gate.hold(backend.engine)
+    with gate.closed():
+        gate.let(1)
+        async with aclosing(engine.generate("hello", max_tokens=2000, ignore_eos=True)) as stream:
+            async for _ in stream:
+                break
     await until(lambda: backend.load().aborts == 1)
-    task = asyncio.create_task(engine.complete("hello", max_tokens=2000, ignore_eos=True))
-    await until(lambda: backend.load().running == 1)
-    task.cancel()
+    with gate.closed():
+        task = asyncio.create_task(engine.complete("hello", max_tokens=2000, ignore_eos=True))
+        await until(lambda: backend.load().running == 1)
+        task.cancel()
+        await until(task.done)
     await until(lambda: backend.load().aborts == 2)
     assert backend.load().running == 0
 
@@ -74,9 +80,15 @@ async def test_closing_ends_what_runs(tiny: Path, settings: dict[str, Any]) -> N
     await engine.start()
     assert (engine.model, engine.max_context) == ("tiny", 2048)
     assert (await engine.health()).ok
-    stream = engine.generate("hello", max_tokens=2000, ignore_eos=True)
-    await anext(stream)
-    await engine.close()
+    gate, loop = Gate(), engine._running.model.backend.engine
+    gate.hold(loop)
+    with gate.closed():
+        gate.let(1)
+        stream = engine.generate("hello", max_tokens=2000, ignore_eos=True)
+        await anext(stream)
+        closing = asyncio.create_task(engine.close())
+        await until(lambda: loop._stopping)
+    await closing
     with pytest.raises(Unavailable, match="closed before this answer ended"):
         async for _ in stream:
             pass
