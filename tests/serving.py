@@ -64,6 +64,11 @@ def in_process(state: AppState) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(create_app(state)), base_url="http://test")
 
 
+def patient(**options: Any) -> httpx.AsyncClient:
+    """A client for real sockets whose time limit only ends what hangs; httpx's own is five seconds."""
+    return httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=None), **options)
+
+
 @asynccontextmanager
 async def live(state: AppState) -> AsyncIterator[str]:
     """The address of a real server in this loop; it is stopped at the end, at once if something still runs."""

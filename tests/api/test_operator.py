@@ -13,7 +13,7 @@ from tailrace.api.state import AppState
 from tailrace.backends.fake import FakeBackend
 from tailrace.control.limits.base import Account, Amounts
 from tailrace.policy import KeyPolicy, Policy, Quota, TenantPolicy
-from tests.serving import chat, in_process, live, make_state, parse_stream, until
+from tests.serving import chat, in_process, live, make_state, parse_stream, patient, until
 
 ADMIN = {"authorization": "Bearer root"}
 USER = {"authorization": "Bearer alice"}
@@ -91,7 +91,7 @@ async def test_the_state_shows_who_runs_and_who_waits() -> None:
 
 async def test_a_running_and_a_waiting_request_are_cancelled() -> None:
     state, _ = made()
-    async with live(state) as base, httpx.AsyncClient(base_url=base, timeout=20) as client:
+    async with live(state) as base, patient(base_url=base) as client:
         body = chat("hello", stream=True, max_tokens=64)
         first = asyncio.create_task(client.post("/v1/chat/completions", headers=USER, json=body))
         await until(lambda: state.pipeline.running == 1)

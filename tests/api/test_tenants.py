@@ -14,7 +14,7 @@ from tailrace.clock import ManualClock
 from tailrace.control.keys import digest
 from tailrace.control.limits.base import Account, Amounts, caps
 from tailrace.policy import ClassPolicies, ClassPolicy, ClassRule, KeyPolicy, Policy, Quota, RequestClass, TenantPolicy
-from tests.serving import chat, in_process, live, make_state, parse_stream, until
+from tests.serving import chat, in_process, live, make_state, parse_stream, patient, until
 
 CHAT = "/v1/chat/completions"
 
@@ -113,8 +113,8 @@ async def test_more_sequences_than_may_run_wait_and_then_run() -> None:
     app = state(tenant("acme", limits=Quota(concurrency=4)), backend=backend)
     async with in_process(app) as client:
         tasks = [asyncio.create_task(post(client, "acme", n=2, ignore_eos=True)) for _ in range(5)]
-        await until(lambda: len(backend.started_ids) == 2)
-        assert (app.pipeline.running, app.pipeline.waiting) == (2, 3)
+        await until(lambda: (app.pipeline.running, app.pipeline.waiting) == (2, 3))
+        assert len(backend.started_ids) == 2
         for started in (4, 5):
             backend.step(4)
             await until(lambda started=started: len(backend.started_ids) == started)
@@ -127,7 +127,7 @@ async def test_more_sequences_than_may_run_wait_and_then_run() -> None:
 
 
 async def test_a_key_has_limits_beside_its_tenants() -> None:
-    app = state(tenant("acme", key_limits=Quota(requests_per_minute=1)))
+    app = still(tenant("acme", key_limits=Quota(requests_per_minute=1)))
     async with in_process(app) as client:
         answers = [await post(client, "acme") for _ in range(2)]
     assert [a.status_code for a in answers] == [200, 429]
@@ -156,7 +156,7 @@ def _costly(estimate: Any) -> Any:
 
 
 async def test_shadow_counts_and_refuses_nothing() -> None:
-    app = state(tenant("acme", mode="shadow", limits=Quota(requests_per_minute=1)))
+    app = still(tenant("acme", mode="shadow", limits=Quota(requests_per_minute=1)))
     async with in_process(app) as client:
         answers = [await post(client, "acme") for _ in range(3)]
         record = (await client.get(f"/v1/requests/{answers[2].headers['x-request-id']}", headers=bearer("acme"))).json()
@@ -276,7 +276,7 @@ async def test_who_hangs_up_is_charged_for_what_was_made(stream: bool) -> None:
     quota = Quota(output_tokens_per_minute=6_000_000, concurrency=2)
     backend = FakeBackend(max_sequences=4, manual=True)
     app = state(tenant("acme", limits=quota), backend=backend)
-    async with live(app) as base, httpx.AsyncClient(timeout=20) as client:
+    async with live(app) as base, patient() as client:
         body, headers = chat(max_tokens=100, ignore_eos=True, stream=stream), bearer("acme")
         tasks = [asyncio.create_task(client.post(base + CHAT, json=body, headers=headers)) for _ in range(3)]
         await until(lambda: len(backend.started_ids) == 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -122,7 +123,9 @@ async def dropping(head: bytes) -> AsyncIterator[str]:
     """A server that reads a request, answers with `head` and closes the connection."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        asked = await reader.readuntil(b"\r\n\r\n")
+        if length := re.search(rb"(?i)content-length: (\d+)", asked):  # what is left unread resets the connection
+            await reader.readexactly(int(length[1]))
         writer.write(head)
         await writer.drain()
         writer.close()

@@ -20,7 +20,7 @@ from tests.serving import live, make_state
 
 async def look(base: str, **fields: Any) -> Server:
     options = Options(url=base, **fields)
-    async with Http(base, options.key, 5.0) as http:
+    async with Http(base, options.key, 120.0) as http:
         return await Probe(http, options, RealPace(SystemClock())).look()
 
 

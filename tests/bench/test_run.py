@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tailrace.bench.pace import RealPace
 from tailrace.bench.record import Record
 from tailrace.bench.report import Report
 from tailrace.bench.run import Bench
-from tailrace.clock import SystemClock
+from tailrace.clock import ManualClock, SystemClock
 from tailrace.errors import ConfigError, RequestError
 from tests.bench.servers import Odd, error, serving
 from tests.serving import gauge, live, make_state, until
@@ -162,11 +163,23 @@ async def test_a_full_server_is_counted_or_retried() -> None:
     limits = {"control": {"max_waiting_requests": 1}}
     load = {"concurrency": 6, "requests": 12, "input": "10", "output": "4", "warmup": 0}
 
-    def full() -> AppState:
-        return make_state(FakeBackend(max_sequences=1, step_seconds=0.002), **limits)
+    backend = FakeBackend(max_sequences=1, manual=True)
+    state = make_state(backend, **limits)
+    seen = Seen()
 
-    async with live(full()) as base:
-        summary = (await bench(base, **load)).runs[0].summary
+    async def step() -> None:
+        """While it is measured, not before somebody was refused."""
+        while True:
+            refusals = state.metrics.registry.get_sample_value("tailrace_rejects_total", {"reason": "queue_full"})
+            if refusals or ("measuring", 12) not in seen.stages:
+                backend.step()
+            await asyncio.sleep(0)
+
+    async with live(state) as base:
+        stepping = asyncio.create_task(step())
+        report = await Bench(Options(url=base, **load), RealPace(SystemClock()), seen, started=0.0).run()
+        stepping.cancel()
+    summary = report.runs[0].summary
     refused = summary["errors"]["429 queue_full"]
     assert refused > 0
     assert summary["answered"] == 12 - refused
@@ -235,11 +248,32 @@ async def test_stopping_keeps_what_was_answered() -> None:
 
 
 async def test_a_sweep_finds_the_slots_of_a_server() -> None:
-    backend = FakeBackend(max_context=2048, max_sequences=4, step_seconds=0.004)
+    """On a clock of its own: a step takes a second, and begins when nobody has anything left to do or to send."""
+    backend, clock, seen = FakeBackend(max_context=2048, max_sequences=4, manual=True), ManualClock(), Seen()
+
+    def open_requests() -> int:
+        """As many as the load keeps open, and fewer at its end."""
+        names, load = [name for name, _ in seen.stages], 1
+        if names[-1:] and names[-1].startswith("concurrency"):
+            load = min(int(names[-1].split()[1]), 12 - len(seen.records) % 12)
+        return load
+
+    async def step() -> None:
+        while True:
+            if backend.load().running >= open_requests():
+                clock.advance(1.0)
+                backend.step()
+            await asyncio.sleep(0)
+
     async with live(make_state(backend)) as base:
-        report = await bench(base, sweep=True, concurrency=1, requests=12, input="10", output="8", sweep_max=4.0)
+        stepping = asyncio.create_task(step())
+        options = Options(
+            url=base, sweep=True, concurrency=1, requests=12, input="10", output="8", sweep_max=4.0, warmup=0
+        )
+        report = await Bench(options, RealPace(clock), seen, started=0.0).run()
+        stepping.cancel()
     assert report.knee is not None
-    assert (report.knee["unit"], report.knee["limited"]) == ("concurrency", True)
+    assert (report.knee["unit"], report.knee["load"], report.knee["limited"]) == ("concurrency", 4, True)
     assert [run.load for run in report.runs][:3] == [1, 2, 4]
 
 

@@ -56,7 +56,7 @@ def server(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]
 
 def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=120) as response:
         answer: dict[str, Any] = json.load(response)
         return answer
 
@@ -75,7 +75,7 @@ def test_serve_answers_says_what_it_runs_and_stops_cleanly(model: Path, tmp_path
         assert answer["usage"]["completion_tokens"] > 0
         assert post(url + "/tokenize", {"prompt": "hello world"})["count"] > 0
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=120) == 0
 
 
 def test_a_second_start_finds_the_packed_weights_and_gives_the_same_answer(model: Path, tmp_path: Path) -> None:

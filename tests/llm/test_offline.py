@@ -263,16 +263,21 @@ def test_threads_share_the_batch_and_a_running_loop_is_no_hindrance(llm: LLM) ->
 
 def test_ctrl_c_ends_the_work_and_the_object_can_be_used_again(llm: LLM) -> None:
     core = llm._running
-    stream, calls = core.stream, []
+    stream, calls, interrupted = core.stream, [], threading.Event()
 
     def interrupting(job: Any) -> Any:
         calls.append(job)
         if len(calls) == 3:
             os.kill(os.getpid(), signal.SIGINT)
+            assert interrupted.wait(120)  # whoever is waited for here cannot end meanwhile
         return stream(job)
 
+    def interrupt(*args: Any) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
     core.stream = interrupting  # type: ignore[method-assign]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
             llm.generate([[5]] * 100, max_tokens=2000, ignore_eos=True)

@@ -20,7 +20,14 @@ async def child(
     """The process of `python -m module`, and the first line it prints: where it listens."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, *arguments, env=environ, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-m",
+        module,
+        *arguments,
+        env=environ,
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     try:

@@ -10,16 +10,26 @@ import sys
 
 from tailrace.api.server import serve
 from tailrace.backends.fake import FakeBackend
+from tailrace.backends.faulty import Fault, FaultyBackend, Kind
+from tailrace.control.limits import redis
 from tailrace.control.limits.redis import RedisLimits
 from tailrace.policy import DEFAULT_TENANT, Policy, Quota, TenantPolicy
+from tailrace.types import GenerateRequest
 from tests.serving import make_state
 
+LONG = 400  # tokens
 QUOTA = Quota(requests_per_minute=50, output_tokens_per_minute=100_000, concurrency=400)
 POLICY = Policy((TenantPolicy(DEFAULT_TENANT, limits=QUOTA),))
 
 
+def hangs(request: GenerateRequest) -> Fault | None:
+    """A long answer never ends."""
+    return Fault(Kind.HANG, 1) if request.stop.max_tokens >= LONG else None
+
+
 async def main(url: str, lease: float) -> None:
-    backend = FakeBackend(max_sequences=64, step_seconds=0.002)
+    redis._TIMEOUT = 120.0  # a busy machine is no Redis that is gone
+    backend = FaultyBackend(FakeBackend(max_sequences=64, step_seconds=0.002), hangs)
     state = make_state(backend, policy=POLICY, store=RedisLimits(url, lease))
     await serve(state, on_listening=lambda address: print(address, flush=True))
     await state.pipeline.close()

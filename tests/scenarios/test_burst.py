@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
-
 from tailrace.backends.fake import FakeBackend
-from tests.serving import chat, gauge, live, make_state
+from tests.serving import chat, gauge, live, make_state, patient
 
 
 async def test_burst() -> None:
     backend = FakeBackend(max_sequences=8)
     state = make_state(backend, control={"max_waiting_requests": 12})
-    limits = httpx.Limits(max_connections=None)
-    async with live(state) as base, httpx.AsyncClient(timeout=120, limits=limits) as client:
+    async with live(state) as base, patient() as client:
         bodies = [chat(f"Item {i}", max_tokens=64, ignore_eos=True, n=4 if i % 7 == 0 else 1) for i in range(200)]
         answers = await asyncio.gather(*(client.post(base + "/v1/chat/completions", json=body) for body in bodies))
         assert (await client.get(base + "/health/live")).status_code == 200

@@ -14,13 +14,13 @@ from tailrace.control.limits.base import Account, Amounts, caps
 from tailrace.control.limits.redis import RedisLimits
 from tests.redis_server import needs_redis, redis_server
 from tests.scenarios.child import child
-from tests.scenarios.gateway import QUOTA
+from tests.scenarios.gateway import LONG, QUOTA
 from tests.serving import chat
 
 pytestmark = needs_redis
 
 CHAT = "/v1/chat/completions"
-LEASE = 4.0
+LEASE = 600.0
 ACCOUNT = Account("default", caps(QUOTA))
 
 
@@ -30,7 +30,7 @@ def gateway(url: str) -> AbstractAsyncContextManager[tuple[asyncio.subprocess.Pr
 
 async def settled(store: RedisLimits) -> tuple[float, ...]:
     """The levels, once nothing is held any more. Each look is a round trip, so nothing spins."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             held, level = await store.standing(ACCOUNT)
             if held == Amounts():
@@ -44,7 +44,7 @@ async def test_two_gateways_keep_one_limit_and_a_killed_one_leaves_nothing_stuck
         async with (
             gateway(url) as (_, first),
             gateway(url) as (killed, second),
-            httpx.AsyncClient(timeout=60) as client,
+            httpx.AsyncClient(timeout=120) as client,
         ):
             begin = time.monotonic()
             posts = [client.post((first, second)[i % 2] + CHAT, json=chat(max_tokens=8)) for i in range(200)]
@@ -60,15 +60,18 @@ async def test_two_gateways_keep_one_limit_and_a_killed_one_leaves_nothing_stuck
             room = Account("default", caps(QUOTA)._replace(requests=0))
             await client.aclose()
             await store._client.hset("{tailrace:default}:acct:default", "l1", "0")  # time passes: requests refill
-            async with httpx.AsyncClient(timeout=60) as caller:
-                body = chat(max_tokens=3000, ignore_eos=True)  # seconds: it is killed long before
+            async with httpx.AsyncClient(timeout=120) as caller:
+                body = chat(max_tokens=LONG, ignore_eos=True)
                 task = asyncio.create_task(caller.post(second + CHAT, json=body))
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(120):
                     while not (await store.standing(room))[0].sequences:  # noqa: ASYNC110 - another process' state
                         await asyncio.sleep(0.01)
                 killed.kill()
                 await killed.wait()
                 await asyncio.gather(task, return_exceptions=True)
             assert (await store.standing(room))[0].sequences == 1
-            await settled(store)
+            leases = "{tailrace:default}:leases"
+            (dead,) = await store._client.zrange(leases, 0, -1)
+            await store._client.zadd(leases, {dead: 1})  # its lease ends
+            assert (await store.standing(ACCOUNT))[0] == Amounts()
         await store.close()

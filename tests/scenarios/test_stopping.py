@@ -15,10 +15,14 @@ from tests.serving import chat, parse_stream
 CHAT = "/v1/chat/completions"
 
 
-def server(
-    step_seconds: float, drain_timeout: float
-) -> AbstractAsyncContextManager[tuple[asyncio.subprocess.Process, str]]:
-    return child("tests.scenarios.fake_server", str(step_seconds), str(drain_timeout))
+def server(drain_timeout: float) -> AbstractAsyncContextManager[tuple[asyncio.subprocess.Process, str]]:
+    """Nothing is answered before `go_on`."""
+    return child("tests.scenarios.fake_server", str(drain_timeout))
+
+
+def go_on(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
 
 
 async def running(client: httpx.AsyncClient, base: str, count: int) -> None:
@@ -28,21 +32,21 @@ async def running(client: httpx.AsyncClient, base: str, count: int) -> None:
 
 async def shown(client: httpx.AsyncClient, base: str, line: str) -> None:
     """Return when the metrics say so. Each look is a round trip, so nothing spins."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while line not in (await client.get(base + "/metrics")).text:
             pass
 
 
 async def not_ready(client: httpx.AsyncClient, base: str) -> None:
     """Return when the server has begun to stop."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while (await client.get(base + "/health/ready")).status_code != 503:
             pass
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_running_and_waiting_answers_finish(number: signal.Signals) -> None:
-    async with server(0.05, 60) as (process, base), httpx.AsyncClient(timeout=120) as client:
+    async with server(600) as (process, base), httpx.AsyncClient(timeout=120) as client:
         bodies = [chat(stream=i % 2 == 0, max_tokens=30, ignore_eos=True) for i in range(8)]
         tasks = [asyncio.create_task(client.post(base + CHAT, json=body)) for body in bodies]
         await running(client, base, 4)
@@ -51,14 +55,15 @@ async def test_running_and_waiting_answers_finish(number: signal.Signals) -> Non
         refused = [await client.post(base + CHAT, json=chat(stream=stream)) for stream in (True, False)]
         assert [r.status_code for r in refused] == [503, 503]
         assert all(int(r.headers["retry-after"]) >= 1 for r in refused)
+        go_on(process)
         answers = await asyncio.gather(*tasks)
         assert [a.status_code for a in answers] == [200] * 8
         assert all(parse_stream(a.text).done for a in answers[::2])
-        assert await asyncio.wait_for(process.wait(), 60) == 0
+        assert await asyncio.wait_for(process.wait(), 120) == 0
 
 
 async def test_when_the_drain_time_is_up_the_rest_get_errors() -> None:
-    async with server(0.05, 0.2) as (process, base), httpx.AsyncClient(timeout=120) as client:
+    async with server(0.2) as (process, base), httpx.AsyncClient(timeout=120) as client:
         bodies = [chat(stream=i % 2 == 0, max_tokens=400, ignore_eos=True) for i in range(6)]
         tasks = [asyncio.create_task(client.post(base + CHAT, json=body)) for body in bodies[:4]]
         await running(client, base, 4)
@@ -72,15 +77,15 @@ async def test_when_the_drain_time_is_up_the_rest_get_errors() -> None:
             else:
                 assert answer.status_code == 503
         assert sum(a.status_code == 200 for a in answers) == 2
-        assert await asyncio.wait_for(process.wait(), 60) == 0
+        assert await asyncio.wait_for(process.wait(), 120) == 0
 
 
 async def test_a_second_signal_stops_at_once() -> None:
-    async with server(0.05, 1000) as (process, base), httpx.AsyncClient(timeout=120) as client:
+    async with server(1000) as (process, base), httpx.AsyncClient(timeout=120) as client:
         task = asyncio.create_task(client.post(base + CHAT, json=chat(stream=True, max_tokens=400, ignore_eos=True)))
         await running(client, base, 1)
         process.send_signal(signal.SIGTERM)
         await not_ready(client, base)
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 60) == 0
+        assert await asyncio.wait_for(process.wait(), 120) == 0
         assert parse_stream((await task).text).events[-1]["error"]["code"] == "draining"

@@ -69,7 +69,7 @@ def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     with locked(tmp_path / "lock", lambda: pytest.fail("nobody else holds it")):
         thread = threading.Thread(target=second)
         thread.start()
-        assert waiting.wait(30)
+        assert waiting.wait(120)
         assert not entered.is_set()
-    thread.join(30)
+    thread.join(120)
     assert entered.is_set()
