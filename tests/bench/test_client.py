@@ -22,7 +22,7 @@ class NoWaiting(RealPace):
     """Time passes only where something waits for it, at once."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(now=1000.0)
         super().__init__(self.clock)
         self.waits: list[float] = []
 
