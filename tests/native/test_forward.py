@@ -426,11 +426,10 @@ def test_other_python_threads_run_while_a_layer_is_set() -> None:
     thread = threading.Thread(target=other)
     try:
         thread.start()
-        for _ in range(40):
+        end, before = time.monotonic() + 120, turns
+        while turns == before and time.monotonic() < end:  # it may be there while another program has its processor
             before = turns
             model.set_linear("gate_up.0", "int8", n, k, packed, scale, wide)
-            if turns > before:
-                break
         assert turns > before
     finally:
         over = True

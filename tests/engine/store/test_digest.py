@@ -27,10 +27,10 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return seen
 
 
-def settle(folder: Path) -> None:
-    """Date the records as if the file had rested when it was read."""
+def settle(folder: Path, by: int | None = None) -> None:
+    """Date the records, `by` then, or as if the file had rested when it was read."""
     for record in folder.iterdir():
-        later = record.stat().st_mtime_ns + LATER_NS
+        later = by or record.stat().st_mtime_ns + LATER_NS
         os.utime(record, ns=(later, later))
 
 
@@ -56,6 +56,7 @@ def test_a_file_that_just_changed_is_read_again(tmp_path: Path, reads: list[Path
     path, folder = tmp_path / "file", tmp_path / "digests"
     path.write_bytes(b"content")
     remembered_sha256(path, folder)
+    settle(folder, by=path.stat().st_ctime_ns + digest.SETTLED_NS)
     remembered_sha256(path, folder)
     assert len(reads) == 2
 
@@ -65,7 +66,9 @@ def test_changed_content_of_equal_size_is_noticed(tmp_path: Path, reads: list[Pa
     path.write_bytes(b"before")
     remembered_sha256(path, folder)
     settle(folder)
+    changed = path.stat().st_mtime_ns + 1  # not within the same tick of the file system's clock
     path.write_bytes(b"behind")
+    os.utime(path, ns=(changed, changed))
     assert remembered_sha256(path, folder) == hashlib.sha256(b"behind").hexdigest()
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.clock import SystemClock
+from tailrace.clock import ManualClock
 from tailrace.engine.models.hf import FAMILIES, FolderConfig
 from tailrace.engine.models.registry import describe
 from tailrace.engine.weights.dequant import dequantize
@@ -82,7 +82,7 @@ def test_tokenizer_and_template_come_from_the_folder(tmp_path: Path) -> None:
             ids = [tok.encode(text, add_special=True, parse_special=parse).tolist() for tok in (ours, theirs)]
             assert ids[0] == ids[1]
     assert (ours.bos_id, IM_END in ours.end_ids) == (IM_START, True)
-    template = ChatTemplate.from_metadata(checkpoint.metadata, clock=SystemClock())
+    template = ChatTemplate.from_metadata(checkpoint.metadata, clock=ManualClock())
     assert template is not None
     assert checkpoint.metadata["general.name"] == "tiny"
 
