@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving.live import Sample, capacity, quantile, report, served
-
-MIX = [(40, 24), (40, 24), (120, 32), (120, 32), (300, 40), (1200, 24)]
+from benchmarks.serving.scenarios import MIX
 
 
 def errors(samples: Sequence[Sample]) -> list[float]:

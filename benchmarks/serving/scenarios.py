@@ -1,6 +1,6 @@
 """What must hold when many want something at once, in simulations: isolation, fairness, overload; recorded traffic.
 
-    python -m benchmarks.serving.scenarios [isolation fairness polite overload] [--seconds 600]
+    python -m benchmarks.serving.scenarios [isolation fairness polite overload comeback foresight] [--seconds 600]
     python -m benchmarks.serving.scenarios traces --folder FOLDER_OF_PUBLIC_TRACES
 
 Every figure stands beside that of first come, first served. The tests run the same scenarios, shorter.
@@ -31,6 +31,7 @@ from tailrace.traces import TraceRow, read_trace
 
 Shape = Callable[[random.Random], tuple[int, int]]
 FCFS = Classic(fcfs=True)
+MIX = [(40, 24), (40, 24), (120, 32), (120, 32), (300, 40), (1200, 24)]  # prompt and answer, of the foresight load
 FOR_EVER = ClassPolicy(queue_deadline=1e6)
 PATIENT = ClassPolicies(FOR_EVER, FOR_EVER, FOR_EVER, FOR_EVER)
 UNBOUNDED = ControlConfig(max_waiting_requests=1 << 20, max_waiting_tokens=1 << 40)
@@ -224,6 +225,26 @@ def comeback(seconds: float, classic: Classic | None = None) -> dict[str, float]
     }
 
 
+# --- foresight
+
+
+def foresight(seconds: float, load: float = 0.6, classic: Classic | None = None) -> dict[str, float]:
+    """Predicted against actual first token, |actual - predicted| / actual, of a mix at this part of capacity, behind
+    the quarter of the requests from which the errors are learned."""
+    made = plane(classic=classic or Classic())
+    rate = load * len(MIX) / sum(1 / capacity(lambda _, size=size: size, made, 6) for size in MIX)
+    outcome = simulate(stream(lambda rng: rng.choice(MIX), rate, seconds, "mix", 5), made)
+    known = [record for record in outcome.records if record.ok and record.predicted_ttft is not None]
+    later = [(record.ttft or 0.0, record.predicted_ttft or 0.0) for record in known[len(known) // 4 :]]
+    errors = sorted(abs(actual - predicted) / actual for actual, predicted in later)
+    return {
+        "requests": len(later),
+        "p50": quantile(errors, 0.5),
+        "p90": quantile(errors, 0.9),
+        "bias": quantile(sorted((predicted - actual) / actual for actual, predicted in later), 0.5),
+    }
+
+
 # --- recorded traffic
 
 
@@ -246,6 +267,7 @@ def replay(path: Path, scale: Scale, classic: Classic | None = None) -> dict[str
 
 SCENARIOS: dict[str, Callable[..., dict[str, float]]] = {
     "isolation": isolation, "fairness": fairness, "polite": polite, "overload": overload, "comeback": comeback,
+    "foresight": foresight,
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.serving.scenarios import FCFS, comeback, fairness, isolation, overload, polite
+from benchmarks.serving.scenarios import FCFS, comeback, fairness, foresight, isolation, overload, polite
 
 
 def test_chats_keep_their_first_token_beside_documents() -> None:
@@ -43,3 +43,12 @@ def test_who_obeys_its_retry_after_is_let_in() -> None:
     assert found["refused"] > 50
     assert found["next_try"] >= 0.9
     assert found["answered"] == 1.0
+
+
+@pytest.mark.parametrize("load", [0.6, 0.9])
+def test_the_first_token_is_foretold(load: float) -> None:
+    found = foresight(120.0, load)
+    assert found["requests"] > 60
+    assert found["p50"] < 0.10
+    assert found["p90"] < 0.35
+    assert abs(found["bias"]) < 0.05  # neither too early nor too late

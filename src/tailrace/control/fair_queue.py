@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from tailrace.control.coming import Coming, Flow
 from tailrace.control.line import Place
 from tailrace.control.ticket import Ticket
 from tailrace.control.turns import Turns
-from tailrace.control.work_ahead import Ahead, Arrivals, work_ahead
+from tailrace.control.work_ahead import Ahead, work_ahead
 
 
 class Waiting(Protocol):
@@ -75,7 +76,7 @@ class FairQueue(Generic[W]):
         self._bands: dict[int, Turns] = {}
         self._credit: dict[int, float] = {}  # guaranteed and not yet served, of bands that wait below another
         self._bills: dict[str, _Bill] = {}
-        self._arrivals: dict[int, Arrivals] = {}
+        self._coming = Coming()
         self._serial = 0
 
     def __len__(self) -> int:
@@ -97,7 +98,7 @@ class FairQueue(Generic[W]):
         self._entries[entry.id] = (entry, place)
         band = entry.ticket.band
         self._bands.setdefault(band, Turns()).push(place)
-        self._arrivals.setdefault(band, Arrivals()).add(place.cost, entry.ticket.arrival)
+        self._coming.add(entry.ticket, place.cost)
         self.tokens += entry.prompt_tokens
 
     def remove(self, entry: W) -> bool:
@@ -123,7 +124,11 @@ class FairQueue(Generic[W]):
 
     def work_ahead(self, ticket: Ticket) -> Ahead:
         """What is expected to be served before a request with this ticket, whether it waits here or would come now."""
-        return work_ahead(ticket, self._bands, self._arrivals, self.rules.share)
+        return work_ahead(ticket, self._bands, self._coming, self.rules.share)
+
+    def coming(self, now: float) -> list[Flow]:
+        """What is expected to arrive, by the requests of the last half minute."""
+        return self._coming.flows(now)
 
     # --- started
 

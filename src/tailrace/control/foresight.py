@@ -13,10 +13,13 @@ from typing import Protocol
 
 from tailrace.backends.base import Backend
 from tailrace.control.classes import Band
-from tailrace.control.forecast import first_token, start
+from tailrace.control.coming import Flow
+from tailrace.control.first_token import FirstToken
+from tailrace.control.forecast import start
 from tailrace.control.prediction_error import PredictionErrors
 from tailrace.control.step_share import step_share
 from tailrace.control.ticket import Ticket
+from tailrace.control.token_time import Answer, token_seconds
 from tailrace.control.work_ahead import Ahead
 from tailrace.types import Outlook, Prefill, StepCosts
 
@@ -27,6 +30,10 @@ _PACE_CHUNK, _PACE_ROWS = 256, 8  # a step by which learned and standard costs a
 class Order(Protocol):
     def work_ahead(self, ticket: Ticket) -> Ahead:
         """What is expected to be served before a request with this ticket."""
+        ...
+
+    def coming(self, now: float) -> Sequence[Flow]:
+        """What is expected to arrive."""
         ...
 
 
@@ -121,10 +128,17 @@ class Foresight:
             left = Prefill(max(round(begins.prefill_left / costs.prefill), 1)) if costs.prefill else Prefill(1)
             rows = max(len(around.remaining), outlook.decodes)
             outlook = replace(outlook, step_left=0.0, prefills=(left,), decodes=rows)
-        ttft = wait + first_token(outlook, own)
-        tpot = costs.step + costs.decode * (outlook.decodes + expected.sequences)
-        tpot += costs.kv * (outlook.kv_tokens + expected.sequences * expected.prompt_tokens)
-        return Times(wait, ttft, tpot, ttft + tpot * max(expected.output_mean - 1.0, 0.0))
+            remaining: Sequence[float] = ()
+        else:
+            remaining = around.remaining
+        flows = self._order.coming(ticket.arrival)
+        first = FirstToken(outlook, own, remaining, flows)
+        ttft, answer = (
+            wait + first.seconds,
+            Answer(max(expected.output_mean - 1.0, 0.0), expected.sequences, expected.prompt_tokens),
+        )
+        tpot = token_seconds(outlook, first, answer, flows)
+        return Times(wait, ttft, tpot, ttft + tpot * answer.tokens)
 
     def _own(self, ticket: Ticket) -> Prefill:
         known = ticket.estimate

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from math import exp, inf
+from math import inf
 
+from tailrace.control.coming import Coming
 from tailrace.control.line import Key
 from tailrace.control.ticket import Ticket
 from tailrace.control.turns import Account, Turns
 
 _LOOK = 512  # requests, or tenants, looked at one by one; the rest is taken to be alike
-_MEMORY = 30.0  # seconds over which arrivals are averaged
 _MOST_PRESSURE = 0.9  # part of the machine that arrivals of higher bands can be expected to take for long
 
 
@@ -38,24 +38,7 @@ class Ahead:
 NOTHING = Ahead()
 
 
-class Arrivals:
-    """Standard device-seconds that arrive each second, of one band."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._at = 0.0
-
-    def add(self, seconds: float, now: float) -> None:
-        self._sum = self.rate(now) * _MEMORY + seconds
-        self._at = max(now, self._at)
-
-    def rate(self, now: float) -> float:
-        return self._sum * exp(-max(now - self._at, 0.0) / _MEMORY) / _MEMORY
-
-
-def work_ahead(
-    ticket: Ticket, bands: Mapping[int, Turns], arrivals: Mapping[int, Arrivals], lower_share: float
-) -> Ahead:
+def work_ahead(ticket: Ticket, bands: Mapping[int, Turns], coming: Coming, lower_share: float) -> Ahead:
     """Before a request with this ticket: one that waits already, or one that would come now.
 
     Its own tenant's earlier requests; of the others in its band what they get until its tenant's turn for it comes;
@@ -63,11 +46,10 @@ def work_ahead(
     """
     turns = bands.get(ticket.band)
     total = NOTHING if turns is None else _in_band(ticket, turns)
-    pressure = 0.0
+    pressure = coming.seconds_before(ticket.band, ticket.arrival)
     for band, other in bands.items():
         if band < ticket.band:
             total += Ahead(other.seconds, other.prefill, other.waiting)
-            pressure += arrivals[band].rate(ticket.arrival) if band in arrivals else 0.0
     lower = any(band > ticket.band and other.waiting for band, other in bands.items())
     pressure = min(pressure + (lower_share if lower else 0.0), _MOST_PRESSURE)
     return total.times(1.0 / (1.0 - pressure))

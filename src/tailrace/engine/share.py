@@ -71,7 +71,7 @@ def _capped(wants: Sequence[Want], budget: int, least: int) -> Sequence[Want]:
     places = [i for i, want in enumerate(wants) if want.most < 1.0]
     if not places:
         return wants
-    allowed = max(int(budget * max(wants[i].most for i in places)), _LEAST_SHARE)
+    allowed = capped_tokens(budget, max(wants[i].most for i in places))
     if any(want.most >= 1.0 and not want.background for want in wants):
         allowed = least
     cut = list(wants)
@@ -137,6 +137,11 @@ def _in_group(budget: int, wants: Sequence[Want], least: int) -> list[int]:
         grants[place] += more
         left -= more
     return grants
+
+
+def capped_tokens(budget: int, most: float) -> int:
+    """What prompts with this cap may have together of a step in which nobody else's are computed."""
+    return max(int(budget * most), _LEAST_SHARE)
 
 
 def weighed(tokens: int, context: int, attention: float) -> int:

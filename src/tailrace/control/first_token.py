@@ -1,0 +1,113 @@
+"""When a prompt that starts now has its first token: the engine's next steps, played with the cost model.
+
+Each step's budget is divided as the engine does it; answers end when they are expected to, prompts become answers, and
+more arrives at the rates of late. Pure arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from tailrace.control.coming import Flow
+from tailrace.engine.share import Want, divide, unweighed, weighed
+from tailrace.types import Outlook, Prefill
+
+_STEPS = 48  # played one by one; after them the prompt is taken to go on at its pace so far
+_MOST_NEW = 16  # arrivals beside which no more are imagined
+
+Prompt = tuple[Prefill, float]  # with tokens of its answer
+
+
+class FirstToken:
+    """Played when it is made. `seconds` until the first token, and what is there then: `ends`, the steps after which
+    each of the others' answers will have ended; their `prompts`; `kv_tokens` that the others' rows read."""
+
+    def __init__(
+        self, outlook: Outlook, mine: Prefill, remaining: Sequence[float] = (), flows: Sequence[Flow] = ()
+    ) -> None:
+        """`remaining`: tokens that each running answer is expected to make yet, those of `outlook.prefills` the
+        largest; answers that are not given go on. `flows`: what arrives meanwhile."""
+        self.seconds = outlook.step_left
+        self.kv_tokens = float(outlook.kv_tokens)
+        ends = sorted(remaining)[: outlook.decodes]
+        self.ends = ends + [inf] * (outlook.decodes - len(ends))
+        heapify(self.ends)
+        self._outlook = outlook
+        output = max(remaining, default=inf)
+        self._here: list[Prompt] = [(prompt, output) for prompt in outlook.prefills]
+        self._new: list[Prompt] = []
+        self._flows = [(flow, 0.5) for flow in flows]  # and the part of a request that has come of it
+        self._steps = 0
+        self._play(mine)
+
+    @property
+    def prompts(self) -> list[Prefill]:
+        return [prompt for prompt, _ in (*self._here, *self._new)]
+
+    def _play(self, mine: Prefill) -> None:
+        begun, given = self.seconds, 0
+        while mine.todo and self._steps < _STEPS:
+            grants = self._step(mine)
+            given += sum(grants[: len(self._here) + 1])
+            mine = _on(mine, grants[len(self._here)])
+            self._pass(grants)
+        if mine.todo:
+            left = mine.todo + sum(min(prompt.todo, mine.todo) for prompt, _ in self._here)
+            self.seconds += (self.seconds - begun) * left / max(given, 1)
+        self.ends = [end - self._steps for end in self.ends if end > self._steps]
+
+    def _step(self, mine: Prefill) -> list[int]:
+        """One step's tokens of each prompt: what is here, `mine`, what came."""
+        there, costs, rows = self._outlook, self._outlook.costs, len(self.ends)
+        prompts = [*(prompt for prompt, _ in self._here), mine, *(prompt for prompt, _ in self._new)]
+        grants = _grants(there.chunk if rows else there.idle_chunk, prompts, there.attention)
+        attention = sum(grant * (p.done + grant / 2) for grant, p in zip(grants, prompts, strict=True))
+        seconds = costs.step + costs.prefill * sum(grants) + costs.decode * rows + costs.kv * self.kv_tokens
+        seconds += costs.attention * attention
+        self.seconds += seconds
+        self._steps += 1
+        self._flows = [(flow, due + flow.rate * seconds) for flow, due in self._flows]
+        return grants
+
+    def _pass(self, grants: Sequence[int]) -> None:
+        """The step is over: answers end, prompts become answers, more has come."""
+        self.kv_tokens += len(self.ends)
+        while self.ends and self.ends[0] <= self._steps:
+            self.kv_tokens -= self.kv_tokens / len(self.ends)
+            heappop(self.ends)
+        count = len(self._here)
+        self._here = self._moved(self._here, grants)
+        self._new = self._moved(self._new, grants[count + 1 :])
+        for place, (flow, due) in enumerate(self._flows):
+            if due >= 1.0 and len(self._new) < _MOST_NEW:
+                self._new += [(flow.prompt, flow.output)] * int(due)
+                self._flows[place] = (flow, due % 1.0)
+
+    def _moved(self, prompts: Sequence[Prompt], grants: Sequence[int]) -> list[Prompt]:
+        """Those that go on; the others begin to answer."""
+        going = []
+        for (prompt, output), grant in zip(prompts, grants, strict=False):
+            if grant < prompt.todo:
+                going.append((_on(prompt, grant), output))
+            else:
+                heappush(self.ends, self._steps + output)
+                self.kv_tokens += prompt.done + grant
+        return going
+
+
+def _on(prompt: Prefill, grant: int) -> Prefill:
+    return prompt._replace(todo=prompt.todo - grant, done=prompt.done + grant)
+
+
+def _grants(budget: int, prompts: Sequence[Prefill], attention: float) -> list[int]:
+    """Tokens of each prompt in the next step, as the scheduler gives them."""
+    wants = [
+        Want(weighed(p.todo, p.done, attention), p.share_group, p.weight, inf, p.step_share, p.background)
+        for p in prompts
+    ]
+    return [
+        p.todo if grant >= want.tokens else min(unweighed(grant, p.done, attention), p.todo)
+        for p, want, grant in zip(prompts, wants, divide(budget, wants), strict=True)
+    ]
