@@ -123,10 +123,13 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A checked configuration and, for every setting, the source that had the last word."""
+    """A checked configuration and, for every setting, the source that had the last word. `file` and the `tables` of it
+    are what the policy was read from."""
 
     config: Config
     origins: Mapping[str, str]  # "engine.threads" -> "default", a file, a variable or a flag
+    file: str = ""
+    tables: Mapping[str, object] = field(default_factory=dict)
 
     def rows(self) -> Iterator[tuple[Setting, object, str]]:
         for setting in settings():
@@ -162,7 +165,8 @@ def load(file: str = "", environ: Mapping[str, str] | None = None, flags: Mappin
         origins[name] = origin
     config = _assemble(values, read_policy(tree, file))
     keys = _read_key_file(config.api.api_key_file) if config.api.api_key_file else ()
-    return Loaded(replace(config, api=replace(config.api, api_keys=config.api.api_keys + keys)), origins)
+    config = replace(config, api=replace(config.api, api_keys=config.api.api_keys + keys))
+    return Loaded(config, origins, file, {name: table for name, table in tree.items() if name in TABLES})
 
 
 def store_root(config: EngineConfig, environ: Mapping[str, str] | None = None) -> Path:

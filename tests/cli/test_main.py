@@ -58,11 +58,52 @@ def test_explain_names_every_setting_its_value_and_its_source(
     assert call(monkeypatch, "config", "explain", "--kv-memory", "1.5GiB", "--api-key", "sk-secret") == 0
     out = capsys.readouterr().out
     rows = {line.split()[0]: line for line in out.splitlines()}
-    assert set(rows) - {"setting"} == {setting.name for setting in settings()}
+    knobs = {setting.name for setting in settings()}
+    assert {name for name in rows if name.startswith(("engine.", "control.", "api."))} == knobs
+    assert "60 s" in rows["classes.interactive.queue_deadline"]
+    assert rows["tenants"].split()[1:3] == ["(empty)", "default"]
     assert "1.5 GiB" in rows["engine.kv_memory"]
     assert "--kv-memory" in rows["engine.kv_memory"]
     assert "1 keys" in rows["api.api_keys"]
     assert "sk-secret" not in out
+
+
+TABLES = """
+[classes.interactive]
+ttft = "500ms"
+
+[[tenants]]
+name = "acme"
+weight = 3
+limits.requests_per_minute = 60
+keys = [{ name = "laptop", hash = "sha256:HASH", expires = 2027-01-31 }]
+
+[[rules]]
+class = "background"
+tenant = "acme"
+"""
+
+
+def test_explain_shows_tenants_classes_and_rules_with_their_source(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.toml").write_text(TABLES.replace("HASH", "ab" * 32))
+    assert call(monkeypatch, "config", "explain", "--config", "t.toml") == 0
+    out = capsys.readouterr().out
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    assert rows["classes.interactive.ttft"][:3] == ["0.5", "s", "t.toml"]
+    assert rows["classes.interactive.queue_deadline"][:3] == ["60", "s", "default"]
+    assert rows["tenants[0].name"][:2] == ["acme", "t.toml"]
+    assert rows["tenants[0].weight"][:2] == ["3.0", "t.toml"]
+    assert rows["tenants[0].mode"][:2] == ["strict", "default"]
+    assert rows["tenants[0].limits.requests_per_minute"][:2] == ["60", "t.toml"]
+    assert rows["tenants[0].limits.concurrency"][:2] == ["0", "default"]
+    assert rows["tenants[0].keys[0].expires"][0].startswith("2027-01-31")
+    assert rows["rules[0].class"][:2] == ["background", "t.toml"]
+    assert rows["rules[0].tools"][:2] == ["either", "default"]
+    assert "abab" not in out
 
 
 def test_help_of_serve_lists_a_flag_for_every_setting(
@@ -134,7 +175,7 @@ def test_models_ends_with_every_form_of_a_model(
 
 
 def test_a_value_is_shown_as_people_write_it() -> None:
-    shown = {setting.name: explain_module.shown(setting, value) for setting, value, _ in load(environ={}).rows()}
+    shown = {setting.name: explain_module.shown(setting.rule, value) for setting, value, _ in load(environ={}).rows()}
     assert shown["api.max_body_bytes"] == "8.0 MiB"
     assert shown["control.drain_timeout"] == "30 s"
     assert shown["engine.prefix_cache"] == "true"
@@ -153,4 +194,4 @@ def test_a_value_is_shown_as_people_write_it() -> None:
 )
 def test_a_password_in_an_address_is_not_shown(url: str, shown: str) -> None:
     (setting,) = (each for each in settings() if each.name == "control.limits_url")
-    assert explain_module.shown(setting, url) == shown
+    assert explain_module.shown(setting.rule, url) == shown

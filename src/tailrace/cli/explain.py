@@ -5,13 +5,14 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from tailrace.cli.output import console
-from tailrace.config import Loaded, Setting
-from tailrace.knobs import without_password
+from tailrace.cli.tables import table_rows
+from tailrace.config import Loaded
+from tailrace.knobs import Rule, without_password
 from tailrace.units import human_bytes
 
 
 def print_settings(loaded: Loaded) -> None:
-    """A table of every setting; those that differ from the default stand out."""
+    """A table of every setting, those of tenants, classes and rules too; what differs from the default stands out."""
     from rich.table import Table
     from rich.text import Text
 
@@ -19,22 +20,22 @@ def print_settings(loaded: Loaded) -> None:
     for title in ("setting", "value", "from"):
         table.add_column(title, no_wrap=True)
     table.add_column("meaning", ratio=1)
-    for setting, value, origin in loaded.rows():
+    knobs = ((setting.name, value, origin, setting.rule) for setting, value, origin in loaded.rows())
+    for name, value, origin, rule in (*knobs, *table_rows(loaded)):
         style = "" if origin == "default" else "bold"
-        cells = (setting.name, shown(setting, value), origin, setting.rule.help)
-        table.add_row(*(Text(cell) for cell in cells), style=style)
+        table.add_row(*(Text(cell) for cell in (name, shown(rule, value), origin, rule.help)), style=style)
     console().print(table)
 
 
-def shown(setting: Setting, value: object) -> str:
+def shown(rule: Rule, value: object) -> str:
     """A value as people write it; of API keys only how many there are."""
-    if setting.rule.unit == "key":
+    if rule.unit == "key":
         return f"{len(value)} keys" if isinstance(value, tuple) else ""
-    if setting.rule.unit == "url":
+    if rule.unit == "url":
         value = without_password(str(value))
-    if setting.rule.unit == "bytes" and isinstance(value, int) and value:
+    if rule.unit == "bytes" and isinstance(value, int) and value:
         return human_bytes(value)
-    if setting.rule.unit == "seconds":
+    if rule.unit == "seconds":
         return f"{value:g} s"
     if isinstance(value, bool):
         return str(value).lower()
