@@ -1,7 +1,6 @@
-"""What must hold when many want something at once, in simulations: isolation, fairness, overload; recorded traffic.
+"""What must hold when many want something at once, in simulations: isolation, fairness, overload, foresight.
 
     python -m benchmarks.serving.scenarios [isolation fairness polite overload comeback foresight] [--seconds 600]
-    python -m benchmarks.serving.scenarios traces --folder FOLDER_OF_PUBLIC_TRACES
 
 Every figure stands beside that of first come, first served. The tests run the same scenarios, shorter.
 """
@@ -12,7 +11,6 @@ import argparse
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tailrace.config import Config, ControlConfig, EngineConfig
@@ -24,10 +22,9 @@ from tailrace.plan.meter import Sample
 from tailrace.plan.record import Record
 from tailrace.plan.simulator import Outcome, Setup, simulate
 from tailrace.plan.steps import Machine
-from tailrace.plan.summary import jain, summarize
-from tailrace.plan.workload import Scale
+from tailrace.plan.summary import summarize
 from tailrace.policy import ClassPolicies, ClassPolicy, Policy, TenantPolicy
-from tailrace.traces import TraceRow, read_trace
+from tailrace.traces import TraceRow
 
 Shape = Callable[[random.Random], tuple[int, int]]
 FCFS = Classic(fcfs=True)
@@ -245,26 +242,6 @@ def foresight(seconds: float, load: float = 0.6, classic: Classic | None = None)
     }
 
 
-# --- recorded traffic
-
-
-def replay(path: Path, scale: Scale, classic: Classic | None = None) -> dict[str, float]:
-    """Jain's index of served cost half way, and the worst tenant's tail, of a trace with clients."""
-    outcome = simulate(read_trace(path), plane(UNBOUNDED, classic=classic or Classic(), scale=scale))
-    clients = {record.client for record in outcome.records}
-    enough = [name for name in clients if sum(r.client == name for r in outcome.records) >= 20]
-    tails = {name: tail(outcome.records, name) for name in enough}
-    middle = outcome.served[len(outcome.served) // 2][1]
-    computed = outcome.stats.prefill_tokens
-    return {
-        "jain": jain(middle.values()) or 0.0,
-        "worst_p99": max(tails.values()),
-        "median_p99": quantile(sorted(tails.values()), 0.5),
-        "hit_ratio": sum(r.cached_tokens for r in outcome.records) / max(computed, 1),
-        "tenants": len(clients),
-    }
-
-
 SCENARIOS: dict[str, Callable[..., dict[str, float]]] = {
     "isolation": isolation, "fairness": fairness, "polite": polite, "overload": overload, "comeback": comeback,
     "foresight": foresight,
@@ -275,16 +252,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(SCENARIOS))
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     for name in options.names:
         for label, classic in (("fair", Classic()), ("first come", FCFS)):
-            if name == "traces":
-                for file in sorted(options.folder.glob("servegen_*.csv")):
-                    scale = Scale(rate=0.05, length=1 / 16, limit=600, max_input=1024, max_output=128)
-                    _print(f"{file.stem}, {label}", replay(file, scale, classic))
-            else:
-                _print(f"{name}, {label}", SCENARIOS[name](options.seconds, classic=classic))
+            _print(f"{name}, {label}", SCENARIOS[name](options.seconds, classic=classic))
 
 
 def _print(name: str, found: dict[str, float]) -> None:

@@ -21,7 +21,8 @@ class Meter:
         self._clock = clock
         self._every = every
         self._ended: Counter[str] = Counter()
-        self._counted: set[int] = set()
+        self._open: dict[str, Record] = {}  # by request id
+        self._seen = 0  # records
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -31,13 +32,14 @@ class Meter:
 
     def served(self) -> dict[str, float]:
         """By client, of ended and of running requests."""
-        for record in self._records:
-            if record.end is not None and record.index not in self._counted:
-                self._counted.add(record.index)
-                self._ended[record.client] += record.cost  # type: ignore[assignment]
+        for record in self._records[self._seen :]:
+            self._open[str(record.index)] = record
+        self._seen = len(self._records)
+        for name in [name for name, record in self._open.items() if record.end is not None]:
+            record = self._open.pop(name)
+            self._ended[record.client] += record.cost  # type: ignore[assignment]
         total = Counter(self._ended)
-        clients = {str(record.index): record.client for record in self._records if record.end is None}
         for name, seconds in self._engine.live_costs():
-            if name in clients:
-                total[clients[name]] += seconds  # type: ignore[assignment]
+            if name in self._open:
+                total[self._open[name].client] += seconds  # type: ignore[assignment]
         return dict(total)
