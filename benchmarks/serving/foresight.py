@@ -2,7 +2,8 @@
 
 A mix of short, middle and long prompts arrives at parts of the server's capacity, below and above it. Each answer's
 header says what was predicted when it was admitted; the error is |actual - predicted| / actual. The first requests of
-a level, from which the server still learns, are shown apart.
+a level, from which the server still learns, are shown apart. What is left is taken apart: HTTP and this client (the
+server's clock beside ours), the length of the prompt, and how far the steps themselves were from the formula.
 """
 
 from __future__ import annotations
@@ -14,13 +15,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.live import Sample, capacity, quantile, report, served
+from benchmarks.serving.live import Client, Sample, capacity, quantile, report, served
 from benchmarks.serving.scenarios import MIX
 
 
-def errors(samples: Sequence[Sample]) -> list[float]:
-    pairs = [(s.predicted, s.ttft) for s in samples if s.predicted is not None and s.ttft is not None]
-    return [abs(actual - predicted) / actual for predicted, actual in pairs]
+def errors(samples: Sequence[Sample], *, server: bool = False) -> list[float]:
+    """(predicted - actual) / actual; `server`: against the server's own time, without HTTP and this client's delays."""
+    found = []
+    for sample in samples:
+        actual = (sample.timings.get("ttft_ms") or 0.0) / 1000 if server else sample.ttft
+        if sample.predicted is not None and actual:
+            found.append((sample.predicted - actual) / actual)
+    return found
+
+
+def parts(values: Sequence[float], *points: float) -> list[float]:
+    return [quantile(values, point) for point in points]
+
+
+def facts_of(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Of one level: absolute errors, and signed ones by the prompt's length."""
+    first = len(samples) // 4
+    learning, later = samples[:first], samples[first:]
+    lag = [s.ttft * 1000 - s.timings["ttft_ms"] for s in later if s.ttft is not None and s.timings.get("ttft_ms")]
+    sizes = sorted({sample.prompt for sample in later})
+    return {
+        "requests": len(samples),
+        "learning": parts([abs(e) for e in errors(learning)], 0.5, 0.9),
+        "later": parts([abs(e) for e in errors(later)], 0.5, 0.9),
+        "server": parts([abs(e) for e in errors(later, server=True)], 0.5, 0.9),
+        "lag_ms": parts(lag, 0.5, 0.9),
+        "ttft": parts([s.ttft for s in later if s.ttft is not None], 0.5, 0.9),
+        "by_prompt": {size: parts(errors([s for s in later if s.prompt == size]), 0.1, 0.5, 0.9) for size in sizes},
+        "samples": [[s.sent, s.prompt, s.predicted, s.ttft, s.timings.get("ttft_ms")] for s in samples],
+    }
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -32,24 +60,28 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         for level in options.levels:
             client.samples, client.begin = [], time.perf_counter()
             await client.stream(f"mix {level}", rate * level, options.seconds, MIX)
-            samples = client.samples
-            first = len(samples) // 4
-            facts["levels"][str(level)] = {
-                "requests": len(samples),
-                "learning": [quantile(errors(samples[:first]), part) for part in (0.5, 0.9)],
-                "later": [quantile(errors(samples[first:]), part) for part in (0.5, 0.9)],
-                "ttft": [quantile([s.ttft for s in samples if s.ttft is not None], part) for part in (0.5, 0.9)],
-            }
+            facts["levels"][str(level)] = facts_of(client.samples)
             show(level, facts["levels"][str(level)])
+            print(f"  steps were off by {await step_error(client):.0%} (recent mean)", flush=True)
     return facts
 
 
+async def step_error(client: Client) -> float:
+    async with client.session.get(f"{client.url}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return next(
+        (float(line.split()[-1]) for line in lines if line.startswith("tailrace_step_time_error")), float("nan")
+    )
+
+
 def show(level: float, facts: dict[str, Any]) -> None:
-    learning, later, ttft = ([f"{value:.0%}" for value in facts[n]] for n in ("learning", "later", "ttft"))
-    ttft = [f"{value:.2f} s" for value in facts["ttft"]]
+    learning, later, server = ([f"{value:.0%}" for value in facts[n]] for n in ("learning", "later", "server"))
+    ttft, lag = [f"{value:.2f} s" for value in facts["ttft"]], [f"{value:.0f} ms" for value in facts["lag_ms"]]
     print(
         f"load {level:.1f}: {facts['requests']:4} requests, TTFT p50 {ttft[0]} p90 {ttft[1]}; error p50 {later[0]} "
-        f"p90 {later[1]} (first quarter {learning[0]}, {learning[1]})",
+        f"p90 {later[1]} (first quarter {learning[0]}, {learning[1]}; by the server's clock {server[0]}, {server[1]})\n"
+        f"  seen later than made by p50 {lag[0]} p90 {lag[1]}; predicted over actual, p10 p50 p90:",
+        *(f"{size}: " + " ".join(f"{e:+.0%}" for e in found) for size, found in facts["by_prompt"].items()),
         flush=True,
     )
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.serving.recorded_server OUT.json MODEL
 
-Prints its address; SIGTERM ends it, and leaves OUT.json: `steps` as [P, D, K, A, seconds], `overhead` in
-seconds a step.
+Prints its address; SIGTERM ends it, and leaves OUT.json: `steps` as [P, D, K, A, seconds, when it ended], `overhead` in
+seconds between two steps of the same answers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from pathlib import Path
 
 from tailrace.api.server import serve
@@ -32,8 +33,15 @@ class Recorder:
         cost.observe = self.observe  # type: ignore[method-assign]
 
     def observe(self, work: Work, seconds: float) -> None:
-        self.steps.append([*work, seconds])
+        self.steps.append([*work, seconds, time.perf_counter()])
         self._learn(work, seconds)
+
+    @property
+    def overhead(self) -> float:
+        """Mean seconds between the end of a step and the next one's start, where someone's next token waited for it."""
+        pairs = zip(self.steps, self.steps[1:], strict=False)
+        gaps = [after[5] - after[4] - before[5] for before, after in pairs if after[1]]
+        return sum(gaps) / max(len(gaps), 1)
 
 
 async def run(model: Model, config: Config) -> None:
@@ -52,11 +60,11 @@ def main(out: Path, model_name: str) -> None:
     model = ready_model(config.engine, show=False)
     recorder = Recorder(model.parts.cost)
     asyncio.run(run(model, config))
-    stats, capacity = model.backend.stats, model.parts.capacity
+    capacity = model.parts.capacity
     assert capacity is not None
     found = {
         "steps": recorder.steps,
-        "overhead": stats.overhead_seconds / max(stats.steps, 1),
+        "overhead": recorder.overhead,
         "kv_tokens": capacity.tokens,
         "max_context": model.parts.scheduler.limits.max_context,
         "max_sequences": config.engine.max_sequences,

@@ -125,11 +125,10 @@ def unbiased(samples: list[tuple[Work, float]]) -> tuple[float, ...]:
 
 
 def simulated(found: dict[str, Any], requests: list[dict[str, Any]], seed: int) -> Times:
-    rows = [
-        TraceRow(r["scheduled_ms"] / 1000, r["prompt_tokens"], r["output_tokens"])
-        for r in requests
-        if r["error"] is None
-    ]
+    answered = sorted(
+        (r for r in requests if r["error"] is None), key=lambda r: r["scheduled_ms"]
+    )  # they came as ended
+    rows = [TraceRow(r["scheduled_ms"] / 1000, r["prompt_tokens"], r["output_tokens"]) for r in answered]
     engine = EngineConfig(max_context=found["max_context"], max_sequences=found["max_sequences"])
     setup = Setup(Config(engine=engine), machine(found), kv_tokens=found["kv_tokens"], seed=seed)
     records = simulate(rows, setup).records
