@@ -21,6 +21,10 @@ def test_as_recorded() -> None:
     assert times(Scale()) == [(0.0, 100), (10.0, 200), (20.0, 300), (30.0, 400)]
 
 
+def test_rows_out_of_order_arrive_in_order() -> None:
+    assert times(Scale(), ROWS[::-1]) == times(Scale())
+
+
 def test_twice_as_many_in_a_second_at_half_the_length() -> None:
     assert times(Scale(rate=2.0, length=0.5)) == [(0.0, 50), (5.0, 100), (10.0, 150), (15.0, 200)]
 

@@ -78,7 +78,7 @@ def arrivals(rows: Sequence[TraceRow], scale: Scale, seed: int) -> list[Arrival]
 
 def _timed(rows: Sequence[TraceRow], scale: Scale, seed: int) -> Iterator[tuple[float, TraceRow]]:
     if rows[0].arrival is not None:
-        yield from ((row.arrival or 0.0, row) for row in rows)
+        yield from sorted(((row.arrival or 0.0, row) for row in rows), key=lambda timed: timed[0])
         return
     if scale.poisson is None:
         raise ConfigError("the trace has lengths only: add --rate, in requests a second", param="--rate")
