@@ -477,8 +477,14 @@ bool has_penalties(const SampleArgs& args, int i) {
   return args.history_starts[i + 1] > args.history_starts[i] && !(p[0] == 0 && p[1] == 0 && p[2] == 1);
 }
 
-bool has_edits(const SampleArgs& args, int i) {
-  return args.mask || args.bias_starts[i + 1] > args.bias_starts[i] || has_penalties(args, i);
+// Allowed tokens of row i, a bit each; nullptr when all are.
+const uint32_t* mask_of(const SampleArgs& args, int i, int chunks) {
+  const int place = args.mask_rows ? args.mask_rows[i] : i;
+  return args.mask && place >= 0 ? args.mask + static_cast<size_t>(place) * chunks : nullptr;
+}
+
+bool has_edits(const SampleArgs& args, int i, int chunks) {
+  return mask_of(args, i, chunks) || args.bias_starts[i + 1] > args.bias_starts[i] || has_penalties(args, i);
 }
 
 void apply_penalties(const SampleArgs& args, int i, float* x) {
@@ -507,7 +513,7 @@ Row edit(const Row& raw, const SampleArgs& args, int i, Workspace& s) {
   for (int c = 0; c < raw.chunks; c++) std::copy_n(raw.chunk(c), kChunk, x + static_cast<size_t>(c) * kChunk);
   for (int b = args.bias_starts[i]; b < args.bias_starts[i + 1]; b++) x[args.bias_ids[b]] += args.bias_values[b];
   apply_penalties(args, i, x);
-  if (args.mask) apply_mask(args.mask + static_cast<size_t>(i) * raw.chunks, raw.chunks, x);
+  if (const uint32_t* mask = mask_of(args, i, raw.chunks)) apply_mask(mask, raw.chunks, x);
   return make_row(x, raw.vocab, s.edited_tail);
 }
 
@@ -544,7 +550,7 @@ void sample_row(const LogitsView& logits, const SampleArgs& args, int i, Workspa
   const double total = report ? log_total(raw, s) : 0;
   if (report) report_top(raw, args.logprobs[i], total, s, top_ids, top_logprobs);
 
-  const bool edited = has_edits(args, i);
+  const bool edited = has_edits(args, i, raw.chunks);
   const Row row = edited ? edit(raw, args, i, s) : raw;
   if (edited && !scan(row, s.chunk_max.data())) return;
   const uint64_t stream = noise_stream(args.key[i], args.position[i]);

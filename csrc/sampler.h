@@ -33,6 +33,7 @@ struct SampleArgs {
   const int32_t* bias_starts, *bias_ids;
   const float* bias_values;
   const uint32_t* mask;  // nullptr: everything allowed
+  const int32_t* mask_rows;  // each row's place in mask, -1: everything allowed; nullptr: its own number
 };
 
 // token, logprob: [count]; top_ids, top_logprobs: [count][top_width]. Cells without a value get -1 and -infinity.

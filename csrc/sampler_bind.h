@@ -42,7 +42,7 @@ inline void check_starts(const int32_t* starts, int count, size_t total, const c
 struct PythonSampleArgs {
   AnyArray rows, temperature, top_k, top_p, min_p, key, position, logprobs, penalties, history_starts, history_ids,
       history_counts, bias_starts, bias_ids, bias_values;
-  std::optional<AnyArray> mask;
+  std::optional<AnyArray> mask, mask_rows;
 };
 
 inline SampleArgs view_parameters(const PythonSampleArgs& p, int vocab) {
@@ -65,7 +65,13 @@ inline SampleArgs view_parameters(const PythonSampleArgs& p, int vocab) {
   a.bias_starts = array_data<int32_t>(p.bias_starts, "bias_starts", {int64_t{n} + 1});
   a.bias_ids = array_data<int32_t>(p.bias_ids, "bias_ids", {biases});
   a.bias_values = array_data<float>(p.bias_values, "bias_values", {biases});
-  if (p.mask) a.mask = array_data<uint32_t>(*p.mask, "mask", {n, ceil_div(vocab, 32)});
+  if (p.mask_rows && !p.mask) refuse("mask_rows", "needs a mask");
+  const int masks = p.mask_rows ? axis_size(*p.mask, "mask", 0) : n;
+  if (p.mask) a.mask = array_data<uint32_t>(*p.mask, "mask", {masks, ceil_div(vocab, 32)});
+  if (p.mask_rows) {
+    a.mask_rows = array_data<int32_t>(*p.mask_rows, "mask_rows", {n});
+    check_range(a.mask_rows, static_cast<size_t>(n), -1, masks - 1, "mask_rows", "must be -1 or a row of mask");
+  }
   return a;
 }
 
@@ -118,15 +124,16 @@ void define_sample(Scope& scope, const char* name, Function fn, const Names&... 
   using A = const AnyArray&;
   auto call = [fn](First... on, A rows, A temperature, A top_k, A top_p, A min_p, A key, A position, A logprobs,
                    A penalties, A history_starts, A history_ids, A history_counts, A bias_starts, A bias_ids,
-                   A bias_values, const std::optional<AnyArray>& mask) {
+                   A bias_values, const std::optional<AnyArray>& mask, const std::optional<AnyArray>& mask_rows) {
     return fn(on..., PythonSampleArgs{rows, temperature, top_k, top_p, min_p, key, position, logprobs, penalties,
                                       history_starts, history_ids, history_counts, bias_starts, bias_ids, bias_values,
-                                      mask});
+                                      mask, mask_rows});
   };
   using nb::arg;
   scope.def(name, call, names..., arg("rows"), arg("temperature"), arg("top_k"), arg("top_p"), arg("min_p"), arg("key"),
             arg("position"), arg("logprobs"), arg("penalties"), arg("history_starts"), arg("history_ids"),
-            arg("history_counts"), arg("bias_starts"), arg("bias_ids"), arg("bias_values"), arg("mask") = nb::none());
+            arg("history_counts"), arg("bias_starts"), arg("bias_ids"), arg("bias_values"), arg("mask") = nb::none(),
+            arg("mask_rows") = nb::none());
 }
 
 inline nb::tuple sample_model(Model& model, const PythonSampleArgs& args) {

@@ -131,6 +131,7 @@ class Model:
         bias_ids: I32,
         bias_values: F32,
         mask: npt.NDArray[np.uint32] | None = None,
+        mask_rows: I32 | None = None,
     ) -> tuple[I32, F32, I32, F32]:
         """Choose one token for each of S rows; rows[i] indexes the last forward's logit rows.
 
@@ -138,7 +139,8 @@ class Model:
         temperature 0 is greedy, ties to the lowest id. top_k 0, top_p 1, min_p 0 are off. logprobs[i] is -1 for
         none, else the number of alternatives. penalties [S, 3]: presence, frequency, repetition. history (CSR):
         ids seen by the row, each once; counts are generated occurrences (0: only in the prompt). bias (CSR) is
-        added to logits before everything else; -inf forbids. mask [S, ceil(V/32)] bit 1 = allowed.
+        added to logits before everything else; -inf forbids. mask [S, ceil(V/32)] bit 1 = allowed;
+        with mask_rows [S] it is [M, ceil(V/32)], and mask_rows[i] is row i's place in it or -1 for none.
         Returns tokens [S], logprobs [S], top ids [S, L], top logprobs [S, L] (L = max logprobs; unused cells -1/-inf);
         log-probabilities are of the raw logits. Releases the GIL.
         """

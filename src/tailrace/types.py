@@ -67,6 +67,24 @@ class StopConditions:
     include_stop_string: bool = False
 
 
+class GrammarKind(StrEnum):
+    JSON_SCHEMA = "json_schema"  # JSON text of a schema
+    REGEX = "regex"
+    LARK = "lark"  # llguidance's dialect; `%json {...}` in it is a schema
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the whole text of each choice must be, from its first character to its last. Made by protocol/structured.
+
+    `field` names what of the request asked for it, for errors; the same source under another name is the same grammar.
+    """
+
+    kind: GrammarKind
+    source: str
+    field: str = "grammar"
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One request as every backend sees it: `n` choices over one prompt.
@@ -90,6 +108,7 @@ class GenerateRequest:
     deadline: float | None = None  # of the first token, on the injected clock
     background: bool = False  # gives way within a step, also while it decodes
     step_share: float = 1.0  # most of a step's prefill budget that its prompt may take
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ the engine with a tiny model on the real kernels."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,16 @@ from tailrace.clock import SystemClock
 from tailrace.config import EngineConfig
 from tailrace.engine.build import build_engine
 from tailrace.engine.parts import EngineParts
-from tailrace.errors import RequestError
-from tailrace.types import FinishReason, GenerateRequest, SamplingParams, StopConditions, TokenEvent
+from tailrace.errors import InvalidRequest, RequestError, Unsupported
+from tailrace.types import (
+    FinishReason,
+    GenerateRequest,
+    Grammar,
+    GrammarKind,
+    SamplingParams,
+    StopConditions,
+    TokenEvent,
+)
 from tests.engine.gate import Gate
 from tests.engine.support import parts
 from tests.serving import until
@@ -211,6 +220,24 @@ async def test_a_prompt_seen_before_is_found(backend: Backend) -> None:
     salted = (await read(backend, replace(request, id="c", salt=b"other")))[0]
     assert salted.first is not None
     assert salted.first.cached_tokens == 0
+
+
+async def test_an_answer_follows_its_grammar_or_the_request_is_refused(backend: Backend) -> None:
+    grammar = Grammar(GrammarKind.REGEX, "[xyz]{3,9}!", "guided_regex")
+    request = ask(n=2, sampling=SEEDED, stop=StopConditions(40), grammar=grammar)
+    if "grammar" not in backend.caps.features:
+        with pytest.raises(Unsupported) as caught:
+            await backend.check(request)
+        assert caught.value.param == "guided_regex"
+        return
+    await backend.check(request)
+    for choice in (await read(backend, request)).values():
+        assert re.fullmatch("[xyz]{3,9}!", choice.text)
+        assert choice.last is not None
+        assert choice.last.finish is FinishReason.STOP
+    with pytest.raises(InvalidRequest) as refused:
+        await backend.check(replace(request, grammar=replace(grammar, source="(")))
+    assert refused.value.param == "guided_regex"
 
 
 async def test_facts_come_with_the_end(backend: Backend) -> None:

@@ -13,6 +13,10 @@ import numpy as np
 from tailrace.clock import ManualClock
 from tailrace.engine.cost import CostModel
 from tailrace.engine.fake_runner import FakeRunner
+from tailrace.engine.grammar.compiler import LIMITS
+from tailrace.engine.grammar.guard import Guard
+from tailrace.engine.grammar.masks import MaskMaker
+from tailrace.engine.grammar.workshop import CompiledGrammar, Workshop
 from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.loop import Delivery, EngineLoop, _Abort, _Submit
 from tailrace.engine.parts import EngineParts
@@ -23,7 +27,7 @@ from tailrace.engine.sequence import Group, Sequence
 from tailrace.engine.spec.draft import Drafter
 from tailrace.engine.step import Work
 from tailrace.text.tokenizer import Tokenizer
-from tailrace.types import FinishReason, GenerateRequest, SamplingParams, StopConditions, TokenEvent
+from tailrace.types import FinishReason, GenerateRequest, Grammar, SamplingParams, StopConditions, TokenEvent
 from tests.tiny import IM_END, IM_START, SPECIAL_TOKENS, tiny_tokenizer, tiny_vocab_size
 
 VOCAB = tiny_vocab_size()
@@ -82,12 +86,32 @@ def parts(
     drafter: Drafter | None = None,
     **limits: int,
 ) -> EngineParts:
+    """Grammars need no drafter; GrammarDrafter drafts what they force."""
     kv = KvManager(blocks, max_blocks=-(-context // 64), prefix_cache=prefix_cache)
     budget = FixedBudget(chunk) if isinstance(chunk, int) else chunk
     bounds = Limits(max_sequences=slots, max_context=context, vocab_size=VOCAB, **limits)
-    return EngineParts(
-        Scheduler(kv, bounds, budget, drafter), runner or FakeRunner(blocks, vocab=VOCAB), tokenizer(), CostModel()
-    )
+    runner = runner or FakeRunner(blocks, vocab=VOCAB, masks=MaskMaker(VOCAB, tokenizer().end_ids))
+    return EngineParts(Scheduler(kv, bounds, budget, drafter), runner, tokenizer(), CostModel())
+
+
+class NoGuard(Guard):
+    """Takes every grammar; no process."""
+
+    def __init__(self) -> None:
+        super().__init__(LIMITS, 0.0)
+
+    def refusal(self, grammar: str) -> str | None:
+        return None
+
+
+@cache
+def workshop() -> Workshop:
+    return Workshop(tokenizer(), VOCAB, LIMITS, NoGuard())
+
+
+@cache
+def compiled(grammar: Grammar) -> CompiledGrammar:
+    return workshop().compile(grammar.kind, grammar.source)
 
 
 @dataclass
@@ -128,7 +152,8 @@ class Rig:
         groups = []
         for one in requests:
             self.scheduler.validate(one)
-            groups.append(Group(one, self._arrivals, one.sampling.seed or 0))
+            grammar = None if one.grammar is None else compiled(one.grammar)
+            groups.append(Group(one, self._arrivals, one.sampling.seed or 0, grammar))
             self._arrivals += 1
         self.step(_Submit(group) for group in groups)
         return groups

@@ -11,6 +11,7 @@ from tailrace.clock import SystemClock
 from tailrace.config import EngineConfig
 from tailrace.engine import build
 from tailrace.engine.build import build_engine
+from tailrace.engine.grammar.drafter import GrammarDrafter
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.spec.both import ModelDrafter
 from tailrace.engine.spec.lookup import LookupDrafter
@@ -113,7 +114,9 @@ def with_draft(model: Path, draft: Path, **settings: object) -> EngineParts:
 def test_a_draft_models_blocks_come_out_of_the_same_memory(model: Path) -> None:
     """Half as many layers take half as much, so two thirds of the blocks are left."""
     parts = with_draft(model, write_tiny_gguf(model.parent / "draft.gguf", layers=1))
-    drafter = parts.scheduler.drafter
+    around = parts.scheduler.drafter
+    assert isinstance(around, GrammarDrafter)
+    drafter = around.inner
     assert isinstance(drafter, ModelDrafter)
     assert drafter._model is not None
     assert parts.scheduler.kv.pool.total == drafter._model.kv.pool.total == 100
@@ -135,7 +138,9 @@ def test_a_draft_model_with_speculation_off_is_a_contradiction(model: Path) -> N
     ("speculate", "drafter"), [("off", type(None)), ("lookup", LookupDrafter), ("auto", LookupDrafter)]
 )
 def test_who_guesses(model: Path, speculate: str, drafter: type) -> None:
-    assert type(built(model, speculate=speculate).scheduler.drafter) is drafter
+    around = built(model, speculate=speculate).scheduler.drafter
+    assert isinstance(around, GrammarDrafter)
+    assert type(around.inner) is drafter
 
 
 def test_a_target_for_the_time_between_tokens_bounds_the_chunk(model: Path) -> None:

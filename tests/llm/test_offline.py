@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
 from tailrace import LLM, SamplingParams
 from tailrace.api.state import AppState
@@ -53,6 +54,25 @@ def test_order_counts_and_reasons(llm: LLM) -> None:
     assert [llm.generate([p], q)[0].token_ids for p, q in zip(prompts[:3], params[:3], strict=True)] == [
         c.token_ids for c in done[:3]
     ]
+
+
+class City(BaseModel):
+    name: str = Field(max_length=8)
+    size: Literal["small", "large"]
+
+
+def test_answers_follow_a_pydantic_model(llm: LLM) -> None:
+    for done in llm.generate(["hello", "world"], guided_json=City, max_tokens=120, seed=3):
+        assert done.finish_reason == "stop"
+        City.model_validate_json(done.text)
+
+
+def test_a_grammar_that_cannot_be_followed_is_refused_before_any_prompt_runs(llm: LLM) -> None:
+    good, bad = SamplingParams(max_tokens=1), SamplingParams(guided_regex="(")
+    with pytest.raises(InvalidRequest) as caught:
+        llm.generate(["hello", "world"], [good, bad])
+    assert caught.value.param == "guided_regex"
+    assert good.but(guided_choice=["a"]).guided_choice == ["a"]
 
 
 def test_a_single_prompt_is_a_list_of_one(llm: LLM) -> None:

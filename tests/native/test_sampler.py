@@ -349,6 +349,35 @@ def test_random_edits_match_the_reference_greedily() -> None:
         assert x[token] == pytest.approx(x.max(), abs=1e-5)
 
 
+def test_rows_take_the_masks_they_name() -> None:
+    logits = np.random.default_rng(5).normal(size=(3, 100)).astype(np.float32)
+    rows = [Row(key=key, position=9, source=key % 3) for key in range(30)]
+    masks = np.concatenate([mask_of(np.arange(100) % 7 == rest) for rest in (0, 3)])
+    names = np.array([key % 3 - 1 for key in range(30)], np.int32)
+    got = _native.testing.sample_logits(TEAM, logits, **columns(rows), mask=masks, mask_rows=names)[0].tolist()
+    every = [mask_of(np.ones(100, bool)), masks[:1], masks[1:]]
+    each = [tokens(logits, [row], every[name + 1])[0] for row, name in zip(rows, names.tolist(), strict=True)]
+    assert got == each
+    assert {token % 7 for token in got[1::3]} == {0}
+    assert {token % 7 for token in got[2::3]} == {3}
+
+
+@pytest.mark.parametrize(
+    ("mask", "names"),
+    [
+        (None, np.zeros(1, np.int32)),
+        (np.zeros((2, 1), np.uint32), np.full(1, 2, np.int32)),
+        (np.zeros((2, 1), np.uint32), np.full(1, -2, np.int32)),
+        (np.zeros((2, 1), np.uint32), np.zeros(2, np.int32)),
+    ],
+)
+def test_a_mask_that_is_not_there_cannot_be_named(mask: np.ndarray | None, names: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="mask_rows"):
+        _native.testing.sample_logits(
+            TEAM, np.zeros((1, 8), np.float32), **columns([Row()]), mask=mask, mask_rows=names
+        )
+
+
 def test_a_mask_allows_only_its_tokens() -> None:
     logits = random_logits(100, 9)
     allowed = np.zeros(100, bool)

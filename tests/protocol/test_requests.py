@@ -23,6 +23,7 @@ from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
 from tailrace.protocol.sampling import Limits
 from tailrace.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from tailrace.types import Grammar, GrammarKind
 from tests.serving import STRICT, template
 
 LIMITS = Limits(models=("fake", "alias"), max_context=64, vocab_size=259, max_choices=4, max_prompts=3)
@@ -112,9 +113,9 @@ def test_bounds_hold_on_both_routes(route: Any, fields: dict[str, Any], param: s
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tools": [{"type": "function"}]}, {"tool_choice": "auto"}, {"response_format": {"type": "json_object"}},
+        {"tools": [{"type": "function"}]}, {"tool_choice": "auto"},
         {"functions": [{}]}, {"audio": {}}, {"modalities": ["text", "audio"]}, {"reasoning_effort": "high"},
-        {"guided_json": {}}, {"suffix": "x"}, {"allowed_token_ids": [1]}, {"chat_template": "{{ 1 }}"},
+        {"suffix": "x"}, {"allowed_token_ids": [1]}, {"chat_template": "{{ 1 }}"},
     ],
 )  # fmt: skip
 def test_fields_not_built_yet_are_refused_by_name(fields: dict[str, Any]) -> None:
@@ -122,6 +123,16 @@ def test_fields_not_built_yet_are_refused_by_name(fields: dict[str, Any]) -> Non
         ask_chat(**fields)
     assert caught.value.param == next(iter(fields))
     assert caught.value.code == "unsupported"
+
+
+@pytest.mark.parametrize("route", [ask, ask_chat])
+def test_what_constrains_an_answer_is_in_the_request(route: Any) -> None:
+    (made,) = route(guided_regex="a+").requests
+    assert made.grammar == Grammar(GrammarKind.REGEX, "a+", "guided_regex")
+    assert route(response_format={"type": "text"}).requests[0].grammar is None
+    with pytest.raises(InvalidRequest) as caught:
+        route(guided_choice=[])
+    assert caught.value.param == "guided_choice"
 
 
 def test_their_neutral_values_and_fields_without_effect_are_taken() -> None:

@@ -14,7 +14,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
-from tailrace.types import Capabilities, GenerateRequest, Health, Inspection, LoadReport, Outlook, TokenEvent, Tokens
+from tailrace.errors import Unsupported
+from tailrace.types import (
+    Capabilities,
+    GenerateRequest,
+    Grammar,
+    Health,
+    Inspection,
+    LoadReport,
+    Outlook,
+    TokenEvent,
+    Tokens,
+)
 
 
 class Backend(Protocol):
@@ -25,6 +36,11 @@ class Backend(Protocol):
         self, request: GenerateRequest, *, deadline: float | None = None
     ) -> AsyncIterator[Sequence[TokenEvent]]:
         """Yield the request's events, all those of one engine step together (one wake-up a step, not one a token)."""
+        ...
+
+    async def check(self, request: GenerateRequest) -> None:
+        """Do what takes work and may refuse the request, before it waits: its grammar is compiled, and known from then
+        on. Raises RequestError."""
         ...
 
     async def abort(self, request_id: str) -> None:
@@ -56,3 +72,11 @@ class Backend(Protocol):
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109
         """Let running requests finish for at most `timeout` seconds, then end the rest with ABORT."""
         ...
+
+
+def no_grammars(grammar: Grammar) -> Unsupported:
+    """The refusal of a backend whose features lack "grammar"."""
+    return Unsupported(
+        f"{grammar.field} is not supported by what serves this model: its answers cannot be constrained",
+        param=grammar.field,
+    )

@@ -12,7 +12,9 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import TYPE_CHECKING
 
+from tailrace.backends.base import no_grammars
 from tailrace.clock import Clock
 from tailrace.engine.loop import Delivery, EngineLoop
 from tailrace.engine.outlook import prefill
@@ -30,6 +32,9 @@ from tailrace.types import (
     TokenEvent,
     Tokens,
 )
+
+if TYPE_CHECKING:
+    from tailrace.engine.grammar.workshop import CompiledGrammar
 
 _ABORT_GRACE = 10.0  # seconds for the engine to end everyone; one step is enough
 _STEPS_WORTH_KEEPING = 50  # of learning, before it replaces the calibration at start
@@ -76,12 +81,13 @@ class EngineBackend:
         engine's loop, of EngineLoop's arguments: the simulator's has no thread."""
         scheduler = parts.scheduler
         limits = scheduler.limits
+        features = {"tokens", "logprobs", "prompt_logprobs", "seed", "n", "prefix_cache"}
         self.caps = Capabilities(
             models=(model,),
             max_context=limits.max_context,
             vocab_size=limits.vocab_size,
             max_sequences=limits.max_sequences,
-            features=frozenset({"tokens", "logprobs", "prompt_logprobs", "seed", "n", "prefix_cache"}),
+            features=frozenset(features if parts.grammars is None else features | {"grammar"}),
             block_tokens=scheduler.kv.block_tokens,
             costs=parts.cost.standard,
         )
@@ -91,6 +97,7 @@ class EngineBackend:
         self._scheduler = scheduler
         self._cost = parts.cost
         self._keep_costs = parts.keep_costs
+        self._grammars = parts.grammars
         self._clock = clock
         self._seeds = seeds or random.SystemRandom()
         self._arrivals = count()
@@ -111,6 +118,8 @@ class EngineBackend:
     def close(self) -> None:
         """Stop the engine's thread; requests that still run end with ABORT."""
         self.engine.stop()
+        if self._grammars is not None:
+            self._grammars.close()
         if self._keep_costs is not None and self.stats.steps >= _STEPS_WORTH_KEEPING:
             self._keep_costs()
 
@@ -118,7 +127,7 @@ class EngineBackend:
         self, request: GenerateRequest, *, deadline: float | None = None
     ) -> AsyncIterator[Sequence[TokenEvent]]:
         """See Backend. At `deadline` (on the injected clock) the request is aborted."""
-        stream = self._submit(request)
+        stream = self._submit(request, await self._compiled(request))
         try:
             while stream.open or stream.events:
                 if not stream.events:
@@ -127,6 +136,9 @@ class EngineBackend:
         finally:
             if stream.open:
                 self.engine.abort(request.id)
+
+    async def check(self, request: GenerateRequest) -> None:
+        await self._compiled(request)
 
     async def abort(self, request_id: str) -> None:
         self.engine.abort(request_id)
@@ -186,7 +198,15 @@ class EngineBackend:
             self.engine.abort(None)
             await self._emptied(_ABORT_GRACE)
 
-    def _submit(self, request: GenerateRequest) -> _Stream:
+    async def _compiled(self, request: GenerateRequest) -> CompiledGrammar | None:
+        grammar = request.grammar
+        if grammar is None:
+            return None
+        if self._grammars is None:
+            raise no_grammars(grammar)
+        return await self._grammars.get(grammar)
+
+    def _submit(self, request: GenerateRequest, grammar: CompiledGrammar | None) -> _Stream:
         if self._draining:
             raise Unavailable("the server is shutting down", retry_after=1.0)
         self._scheduler.validate(request)
@@ -196,7 +216,8 @@ class EngineBackend:
             self._asyncio = asyncio.get_running_loop()
             self._empty.clear()
         seed = request.sampling.seed
-        group = Group(request, next(self._arrivals), self._seeds.getrandbits(63) if seed is None else seed)
+        seed = self._seeds.getrandbits(63) if seed is None else seed
+        group = Group(request, next(self._arrivals), seed, grammar)
         stream = self._streams[request.id] = _Stream(group)
         self._choices += request.n
         self.engine.submit(group)

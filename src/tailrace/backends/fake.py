@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 from zlib import crc32
 
+from tailrace.backends.base import no_grammars
 from tailrace.clock import Clock, SystemClock
 from tailrace.errors import InvalidRequest
 from tailrace.text.pretokenizers import PRE_TOKENIZERS
@@ -147,6 +148,10 @@ class FakeBackend:
             if not self._jobs:
                 self._no_jobs.set()
             self._room_changed()
+
+    async def check(self, request: GenerateRequest) -> None:
+        if request.grammar is not None:
+            raise no_grammars(request.grammar)
 
     async def abort(self, request_id: str) -> None:
         for job in self._jobs:

@@ -62,6 +62,9 @@ class FaultyBackend:
             if aclose is not None:
                 await aclose()
 
+    async def check(self, request: GenerateRequest) -> None:
+        await self._inner.check(request)
+
     async def abort(self, request_id: str) -> None:
         await self._inner.abort(request_id)
 

@@ -155,6 +155,8 @@ class Pipeline:
         runs and must close each.
         """
         caller = caller or Caller()
+        if requests[0].grammar is not None:  # the same for all
+            await self.backend.check(requests[0])
         timeline.enter(Phase.CLASSIFY)
         prepared = self._intake.prepare(requests, caller, timeline.opened)
         timeline.facts.update(_facts(prepared))

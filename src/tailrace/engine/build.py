@@ -17,6 +17,9 @@ from tailrace.engine.calibrate import calibrate
 from tailrace.engine.capacity import Capacity, check_asked, kv_capacity
 from tailrace.engine.cost import CostModel, CostSettings
 from tailrace.engine.cost_file import KeptCosts, cost_file, keep_costs, recall_costs
+from tailrace.engine.grammar.compiler import GrammarCompiler
+from tailrace.engine.grammar.drafter import GrammarDrafter
+from tailrace.engine.grammar.masks import MaskMaker
 from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.kv.stored import Kv, stored_kv
 from tailrace.engine.parts import EngineParts
@@ -94,7 +97,7 @@ def assemble(
     if limits.max_context < loaded.max_context:
         say(f"context bounded to {limits.max_context} tokens by the KV cache (the model has {loaded.max_context})")
     kv = KvManager(capacity.blocks, max_blocks=max_blocks, block_tokens=size, prefix_cache=config.prefix_cache)
-    runner = _runner(loaded, capacity, config, tokenizer)
+    runner = _runner(loaded, capacity, config, tokenizer, MaskMaker(loaded.spec.vocab, tokenizer.end_ids))
     path = None
     if cache_dir is not None:
         path = cost_file(
@@ -113,8 +116,9 @@ def assemble(
     budget = FixedBudget(config.chunk_tokens) if config.chunk_tokens else cost
     say(f"prefill chunks of up to {budget.chunk_tokens(0, 0)} tokens ({budget.chunk_tokens(1, 256)} beside decoding)")
     drafting = None if draft is None else _draft_model(draft, capacity, config, tokenizer, clock)
-    scheduler = Scheduler(kv, limits, budget, _drafter(config, cost, drafting))
-    return EngineParts(scheduler, runner, tokenizer, cost, loaded, capacity, keep)
+    scheduler = Scheduler(kv, limits, budget, GrammarDrafter(_drafter(config, cost, drafting)))
+    grammars = GrammarCompiler(tokenizer, loaded.spec.vocab)
+    return EngineParts(scheduler, runner, tokenizer, cost, loaded, capacity, keep, grammars)
 
 
 def _stored(model: LoadedModel, config: EngineConfig) -> Kv:
@@ -125,11 +129,13 @@ def _block_bytes(model: LoadedModel, config: EngineConfig) -> int:
     return _native.KvCache.bytes_per_block(model.native_spec, _stored(model, config))
 
 
-def _runner(model: LoadedModel, capacity: Capacity, config: EngineConfig, tokenizer: Tokenizer) -> NativeRunner:
+def _runner(
+    model: LoadedModel, capacity: Capacity, config: EngineConfig, tokenizer: Tokenizer, masks: MaskMaker | None = None
+) -> NativeRunner:
     max_blocks = -(-model.max_context // capacity.block_tokens)
     memory = _native.KvCache(model.model, capacity.blocks, _stored(model, config))
     return NativeRunner(
-        model.model, memory, slots=config.max_sequences, max_blocks=max_blocks, end_ids=tokenizer.end_ids
+        model.model, memory, slots=config.max_sequences, max_blocks=max_blocks, end_ids=tokenizer.end_ids, masks=masks
     )
 
 

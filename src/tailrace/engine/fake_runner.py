@@ -10,21 +10,26 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tailrace.engine.grammar.masks import MaskMaker, Masks
 from tailrace.engine.kv.manager import BLOCK_TOKENS
 from tailrace.engine.sample.keys import mix64, sampling_key
 from tailrace.engine.sequence import Sequence
-from tailrace.engine.step import Row, Scores, StepPlan, StepResult
+from tailrace.engine.step import BAD, Row, Scores, StepPlan, StepResult
 
 U64 = npt.NDArray[np.uint64]
 _MASK = (1 << 64) - 1
 
 
 class FakeRunner:
-    def __init__(self, blocks: int, *, vocab: int = 256, block_tokens: int = BLOCK_TOKENS) -> None:
+    def __init__(
+        self, blocks: int, *, vocab: int = 256, block_tokens: int = BLOCK_TOKENS, masks: MaskMaker | None = None
+    ) -> None:
+        """Without `masks` no sequence may have a grammar."""
         self.vocab = vocab
         self.steps = 0
         self.computed = 0  # positions computed so far
         self._size = block_tokens
+        self._masks = masks
         self._memory: U64 = np.zeros((blocks, block_tokens), np.uint64)
 
     def forward(self, plan: StepPlan) -> None:
@@ -38,16 +43,19 @@ class FakeRunner:
     def sample(self, plan: StepPlan) -> StepResult:
         tokens, contexts = [], []
         drafted = {draft.row for draft in plan.drafts}
-        for sequence, place, behind in zip(plan.samplers, plan.sample_rows, plan.behind, strict=True):
+        masks = None if self._masks is None else self._masks.make(plan)
+        samples = zip(plan.samplers, plan.sample_rows, plan.behind, strict=True)
+        for sample, (sequence, place, behind) in enumerate(samples):
             row = plan.rows[place]
             position = row.first + (1 + behind if place in drafted else row.size)
             context = self._context(row.sequence, position)
-            tokens.append(self._token(sequence, context, position))
+            tokens.append(self._token(sequence, context, position, _allowed(masks, sample)))
             contexts.append(context)
         width = max((s.group.request.sampling.logprobs or 0 for s in plan.samplers), default=0)
         logprobs = np.array([self._logprob(c, t) for c, t in zip(contexts, tokens, strict=True)], np.float32)
         tops = np.array([self._top(context, width) for context in contexts], np.int32).reshape(len(tokens), width)
-        return StepResult(tokens, logprobs, tops, self._tops(contexts, tops), self._scores(plan))
+        result = StepResult(tokens, logprobs, tops, self._tops(contexts, tops), self._scores(plan))
+        return result if masks is None else masks.refuse_broken(plan, result)
 
     def continuation(self, prompt: list[int], key: int | None, length: int) -> list[int]:
         """The `length` tokens that follow a prompt (`key` None: greedy), by definition rather than from memory."""
@@ -76,14 +84,18 @@ class FakeRunner:
         used = -(-length // self._size)
         return int(self._memory[table.row[:used]].reshape(-1)[:length].sum())
 
-    def _token(self, sequence: Sequence, context: int, position: int) -> int:
+    def _token(self, sequence: Sequence, context: int, position: int, allowed: list[int] | None) -> int:
         group = sequence.group
         greedy = group.request.sampling.temperature == 0
-        return self._choose(context, None if greedy else sampling_key(group.key_seed, sequence.index), position)
+        key = None if greedy else sampling_key(group.key_seed, sequence.index)
+        return self._choose(context, key, position, allowed)
 
-    def _choose(self, context: int, key: int | None, position: int) -> int:
+    def _choose(self, context: int, key: int | None, position: int, allowed: list[int] | None = None) -> int:
+        """The hash is a place among the allowed tokens; BAD where there is none."""
         noise = 0 if key is None else mix64(key ^ mix64(position))
-        return mix64(context ^ noise) % self.vocab
+        if allowed is None:
+            return mix64(context ^ noise) % self.vocab
+        return allowed[mix64(context ^ noise) % len(allowed)] if allowed else BAD
 
     def _logprob(self, context: int, token: int) -> float:
         return -(mix64(context + token * 31 & _MASK) % 10_000) / 1000
@@ -105,6 +117,14 @@ class FakeRunner:
         logprobs = [self._logprob(c, int(sequence.tokens[t])) for c, t in zip(contexts, targets, strict=True)]
         tops = np.array([self._top(context, width) for context in contexts], np.int32).reshape(len(targets), width)
         return Scores(sequence, row.score_from, np.array(logprobs, np.float32), tops, self._tops(contexts, tops))
+
+
+def _allowed(masks: Masks | None, sample: int) -> list[int] | None:
+    """Ids in order; None: all."""
+    if masks is None or masks.rows[sample] < 0:
+        return None
+    bits = np.unpackbits(masks.bits[masks.rows[sample]].view(np.uint8), bitorder="little")
+    return [int(token) for token in np.flatnonzero(bits)]
 
 
 def _hash(token: int, position: int) -> int:

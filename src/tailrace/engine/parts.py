@@ -13,13 +13,14 @@ from tailrace.engine.scheduler import Scheduler
 from tailrace.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # an engine over a fake runner needs no native module
+    from tailrace.engine.grammar.compiler import GrammarCompiler
     from tailrace.engine.weights.load import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
     """`loaded` and `capacity` are None for engines without weights. `keep_costs` leaves the cost model for the next
-    start, which so begins with what real work measured."""
+    start, which so begins with what real work measured. Without `grammars` requests may have none."""
 
     scheduler: Scheduler
     runner: Runner
@@ -28,3 +29,4 @@ class EngineParts:
     loaded: LoadedModel | None = None
     capacity: Capacity | None = None
     keep_costs: Callable[[], None] | None = None
+    grammars: GrammarCompiler | None = None

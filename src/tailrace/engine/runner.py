@@ -1,11 +1,12 @@
 """Carries out a StepPlan on the native executor. Decides nothing; owns only reusable argument arrays.
 
-A runner's two calls are separate so that grammar masks can be made while the forward runs.
+A runner's two calls are separate so that grammar masks are made while the forward runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from contextlib import nullcontext
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,7 @@ from tailrace.engine.step import Row, Scores, StepPlan, StepResult
 
 if TYPE_CHECKING:  # plans can be made and faked without the native module
     from tailrace._native import KvCache, Model
+    from tailrace.engine.grammar.masks import MaskMaker
 
 I32 = npt.NDArray[np.int32]
 
@@ -34,11 +36,19 @@ class Runner(Protocol):
 
 class NativeRunner:
     def __init__(
-        self, model: Model, kv: KvCache, *, slots: int, max_blocks: int, end_ids: frozenset[int] = frozenset()
+        self,
+        model: Model,
+        kv: KvCache,
+        *,
+        slots: int,
+        max_blocks: int,
+        end_ids: frozenset[int] = frozenset(),
+        masks: MaskMaker | None = None,
     ) -> None:
-        """`slots` sequences run at most, each with at most `max_blocks` KV blocks."""
+        """`slots` sequences run at most, each with at most `max_blocks` KV blocks. No grammars without `masks`."""
         self._model = model
         self._kv = kv
+        self._masks = masks
         self._sampling = SamplingBatch(slots, end_ids)
         self._tables = np.zeros((slots, max_blocks), np.int32)
         self._copied: list[tuple[BlockTable | None, int]] = [(None, 0)] * slots  # what each row of _tables shows
@@ -55,14 +65,10 @@ class NativeRunner:
             counts.append(count)
             self._show(place, sequence.table)
         starts = list(accumulate(counts, initial=0))
-        self._model.forward(
-            self._kv,
-            np.concatenate(parts),
-            np.array(starts, np.int32),
-            np.array(firsts, np.int32),
-            self._tables[: len(rows)],
-            np.array(self._logit_rows(plan, starts), np.int32),
-        )
+        batch = np.concatenate(parts), np.array(starts, np.int32), np.array(firsts, np.int32)
+        logit_rows = np.array(self._logit_rows(plan, starts), np.int32)
+        with nullcontext() if self._masks is None else self._masks.beside(plan):
+            self._model.forward(self._kv, *batch, self._tables[: len(rows)], logit_rows)
 
     def sample(self, plan: StepPlan) -> StepResult:
         scores = tuple(self._score(row, at) for row, at in self._score_at)
@@ -74,8 +80,10 @@ class NativeRunner:
             behind = plan.behind
             at = [first + more for first, more in zip(at, behind, strict=True)]
         parameters = self._sampling.parameters(plan.samplers, behind)
-        tokens, logprobs, top_ids, top = self._model.sample(np.array(at, np.int32), *parameters)
-        return StepResult(tokens.tolist(), logprobs, top_ids, top, scores)
+        masks = None if self._masks is None else self._masks.take()
+        tokens, logprobs, top_ids, top = self._model.sample(np.array(at, np.int32), *parameters, *(masks or ()))
+        result = StepResult(tokens.tolist(), logprobs, top_ids, top, scores)
+        return result if masks is None else masks.refuse_broken(plan, result)
 
     def _show(self, place: int, table: BlockTable | None) -> None:
         assert table is not None

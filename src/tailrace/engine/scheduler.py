@@ -32,7 +32,7 @@ from tailrace.engine.share import Served, Want, divide, unweighed, weighed
 from tailrace.engine.spec.draft import Drafter, verify
 from tailrace.engine.step import BAD, Preemption, Row, StepPlan, StepResult, Update, Work
 from tailrace.engine.step_draft import StepDraft
-from tailrace.errors import ContextLengthExceeded, InternalError, InvalidRequest
+from tailrace.errors import ContextLengthExceeded, InternalError, InvalidRequest, TailraceError
 from tailrace.types import FinishReason, GenerateRequest
 
 
@@ -138,7 +138,7 @@ class Scheduler:
         sequence.state = State.FINISHED
         sequence.finish = reason
         sequence.finished = now
-        sequence.notes = None
+        sequence.notes = sequence.constraint = None
         if self._stale > 64 + len(self._waiting) // 2:
             self._drop_stale()
 
@@ -488,12 +488,12 @@ class Scheduler:
             self.kv.trim(sequence.table, sequence.computed + 1)
 
     def _refuse_bad(self, plan: StepPlan, tokens: Iterable[int], now: float) -> list[Update]:
-        """A row whose logits were not numbers ends its own request only, and its blocks are forgotten."""
+        """A row whose logits were not numbers, or whose grammar cannot go on, ends its own request only, and its blocks
+        are forgotten."""
         updates: list[Update] = []
         for sequence, token in zip(plan.samplers, tokens, strict=True):
             if token == BAD and sequence.state is not State.FINISHED:
-                error = InternalError("the model produced no valid numbers for this request")
-                updates.extend(self.end(sequence.group, FinishReason.ERROR, now, error))
+                updates.extend(self.end(sequence.group, FinishReason.ERROR, now, _failure(sequence)))
         return updates
 
     def _advance(self, row: Row, updates: list[Update], now: float) -> None:
@@ -557,6 +557,13 @@ class Scheduler:
         self._waiting = [entry for entry in self._waiting if entry[-1].state is State.WAITING]
         heapify(self._waiting)
         self._stale = 0
+
+
+def _failure(sequence: Sequence) -> TailraceError:
+    constraint = sequence.constraint
+    if constraint is not None and constraint.broken:
+        return constraint.error()
+    return InternalError("the model produced no valid numbers for this request")
 
 
 def _reuse(sequence: Sequence, computed: int) -> None:

@@ -10,11 +10,16 @@ the scheduler lets `computed` catch up with `known`, and a token is sampled when
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tailrace.engine.kv.manager import BlockTable
 from tailrace.types import EngineFacts, FinishReason, GenerateRequest, Tokens
+
+if TYPE_CHECKING:  # the scheduler needs no grammars
+    from tailrace.engine.grammar.state import GrammarState
+    from tailrace.engine.grammar.workshop import CompiledGrammar
 
 NO_SLOT = -1
 
@@ -31,12 +36,13 @@ class Sequence:
 
     `peak` is the most it ever had computed: rows below it are recomputation after a preemption.
     `scored` counts prompt tokens whose log-probability is known, for requests that ask for it. `closed`: its
-    terminal event is out. `notes` are the drafter's own; of `drafted` guesses, `accepted` were right.
+    terminal event is out. `notes` are the drafter's own; of `drafted` guesses, `accepted` were right. `constraint` is
+    where it stands in its group's grammar, made when it is first asked for (engine/grammar).
     """
 
     __slots__ = (
-        "accepted", "closed", "computed", "drafted", "finish", "finished", "first_token", "followers", "group", "index",
-        "known", "notes", "peak", "preemptions", "scored", "slot", "state", "table", "tokens",
+        "accepted", "closed", "computed", "constraint", "drafted", "finish", "finished", "first_token", "followers",
+        "group", "index", "known", "notes", "peak", "preemptions", "scored", "slot", "state", "table", "tokens",
     )  # fmt: skip
 
     def __init__(self, group: Group, index: int) -> None:
@@ -54,6 +60,7 @@ class Sequence:
         self.followers: list[Sequence] = []  # choices that start when this one's prompt is computed
         self.closed = False
         self.notes: object | None = None
+        self.constraint: GrammarState | None = None
         self.drafted = 0
         self.accepted = 0
         self.finish: FinishReason | None = None
@@ -93,13 +100,16 @@ class Group:
     """A request: one prompt, `n` sequences. Its prompt is computed once, by the first of them."""
 
     __slots__ = (
-        "arrival", "cached", "computed_prompt", "key_seed", "measured_nanoseconds", "preemptions", "prompt_tokens",
-        "recomputed", "request", "sequences", "standard_seconds", "started", "wants_scores",
+        "arrival", "cached", "computed_prompt", "grammar", "key_seed", "measured_nanoseconds", "preemptions",
+        "prompt_tokens", "recomputed", "request", "sequences", "standard_seconds", "started", "wants_scores",
     )  # fmt: skip
 
-    def __init__(self, request: GenerateRequest, arrival: int, key_seed: int) -> None:
+    def __init__(
+        self, request: GenerateRequest, arrival: int, key_seed: int, grammar: CompiledGrammar | None = None
+    ) -> None:
         """`key_seed` is the request's seed, or one drawn for it; `arrival` orders requests."""
         self.request = request
+        self.grammar = grammar
         self.arrival = arrival
         self.key_seed = key_seed
         self.prompt_tokens = len(request.prompt)

@@ -16,7 +16,7 @@ F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
 
 
-BAD = -1  # a token whose logits were not numbers
+BAD = -1  # a token whose logits were not numbers, or whose grammar cannot go on
 
 
 class Row(NamedTuple):

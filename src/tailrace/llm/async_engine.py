@@ -73,7 +73,8 @@ class AsyncEngine:
         """Stream the answers to a text or to token ids. `fields` are sampling parameters that win over `params`.
 
         Joining the `text` of a choice's events gives its whole answer; its last event has `finish`. Raises RequestError
-        when called, InternalError or Unavailable when the answer fails later.
+        when called (for a grammar that cannot be followed at the first event), InternalError or Unavailable when the
+        answer fails later.
         """
         return self._events(self._asker.completion(prompt, _settled(params, fields), "prompt"))
 

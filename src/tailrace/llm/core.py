@@ -56,7 +56,12 @@ class Core:
         return collector.completion(error)
 
     async def complete_all(self, jobs: Sequence[Job], tell: Tell) -> list[Completion]:
-        """In the order of the jobs. The engine gets only some ahead, so that memory does not grow with the number."""
+        """In the order of the jobs. The engine gets only some ahead, so that memory does not grow with the number.
+
+        Raises RequestError, before any runs, for a grammar that cannot be followed.
+        """
+        for job in jobs:
+            await self.model.backend.check(job.request)
         done: dict[int, Completion] = {}
         left = iter(enumerate(jobs))
         async with asyncio.TaskGroup() as group:

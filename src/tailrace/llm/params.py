@@ -21,7 +21,9 @@ class SamplingParams(Sampling):
     include_stop_str_in_output, ignore_eos, temperature (1; 0 is greedy), top_p, top_k, min_p, presence_penalty,
     frequency_penalty, repetition_penalty, logit_bias (token id -> -100 ... 100), seed (drawn for each prompt when
     absent), logprobs (alternatives per answer token, 0: only its own), prompt_logprobs (the same for the prompt's
-    tokens). Raises InvalidRequest naming the field for a wrong type or value and for an unknown name.
+    tokens). What the answer must look like: response_format, guided_json (a schema, or a pydantic model), guided_regex,
+    guided_choice, guided_grammar, structured_outputs (docs/structured-output.md). Raises InvalidRequest naming the
+    field for a wrong type or value and for an unknown name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +45,12 @@ class SamplingParams(Sampling):
     @classmethod
     def _listed(cls, value: object) -> object:
         return list(value) if isinstance(value, (tuple, set, frozenset)) else value
+
+    @field_validator("guided_json", mode="before")
+    @classmethod
+    def _schema(cls, value: object) -> object:
+        made = getattr(value, "model_json_schema", None)
+        return made() if callable(made) else value
 
     @field_validator("logit_bias", mode="before")
     @classmethod
@@ -73,6 +81,7 @@ class SamplingParams(Sampling):
             stop=self.stopping(limits, length),
             n=self.n or 1,
             prompt_logprobs=self.prompt_logprobs,
+            grammar=self.grammar(),
         )
 
 

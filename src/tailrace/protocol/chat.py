@@ -85,7 +85,7 @@ class ChatRequest(Conversation, Generation):
         """Render, tokenize once, check against the limits. Raises RequestError."""
         model = check_model(self.model, limits)
         logprobs = self._logprobs(limits)
-        sampling = self.sampling(limits, logprobs)
+        sampling, grammar = self.sampling(limits, logprobs), self.grammar()
         prompt = tokenizer.encode_rendered(self.render(template, tokenizer, limits))
         if not len(prompt):
             raise TemplateRefused("the chat template makes an empty prompt of these messages", param="messages")
@@ -93,7 +93,7 @@ class ChatRequest(Conversation, Generation):
         asked = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         stop = self.stopping(limits, answer_length(asked, None, len(prompt), limits))
         n = self.n or 1
-        request = GenerateRequest(id=request_id, model=model, prompt=prompt, sampling=sampling, stop=stop, n=n)
+        request = GenerateRequest(request_id, model, prompt, sampling, stop, n=n, grammar=grammar)
         return Ask((request,), bool(self.stream), self.include_usage(), n, logprobs is not None)
 
     def traits(self, route: str) -> Traits:

@@ -49,7 +49,7 @@ class CompletionRequest(Generation):
     def ask(self, request_id: str, tokenizer: TextModel, limits: Limits) -> Ask:
         """Tokenize and check every prompt. Raises RequestError."""
         model = check_model(self.model, limits)
-        sampling = self.sampling(limits, self.logprobs)
+        sampling, grammar = self.sampling(limits, self.logprobs), self.grammar()
         n = self.n or 1
         prompts: list[Prompt] = self.prompt
         ids = [self._tokens(p, i, tokenizer, limits) for i, p in enumerate(prompts)]
@@ -62,6 +62,7 @@ class CompletionRequest(Generation):
                 stop=self.stopping(limits, answer_length(self.max_tokens, DEFAULT_MAX_TOKENS, len(prompt), limits)),
                 n=n,
                 prompt_logprobs=self.logprobs if self.echo else None,
+                grammar=grammar,
             )
             for i, prompt in enumerate(ids)
         )

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from tailrace.errors import InvalidRequest, ModelNotFound, Unsupported
 from tailrace.protocol.body import Items, Part, Shape
+from tailrace.protocol.structured import FIELDS, grammar_of
 from tailrace.text.stops import MAX_STOP_CHARS
 from tailrace.text.tokenizer import clean_text
-from tailrace.types import SamplingParams, StopConditions, Traits
+from tailrace.types import Grammar, SamplingParams, StopConditions, Traits
 
 _MAX_STOP_CHARS = 1024
 _PENALTY = Annotated[float, Field(ge=-2, le=2)]
@@ -27,12 +28,6 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "tool_choice": ("none",),
     "functions": ([],),
     "function_call": ("none",),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "grammar": ("",),
     "audio": (),
     "modalities": (["text"],),
@@ -52,7 +47,15 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
 
 # Known fields that ask for nothing of the answer; taken and not warned about.
 _WITHOUT_EFFECT = frozenset(
-    ("user", "metadata", "store", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
+    (
+        "user",
+        "metadata",
+        "store",
+        "safety_identifier",
+        "prompt_cache_key",
+        "parallel_tool_calls",
+        "guided_decoding_backend",
+    )
 )
 
 
@@ -103,6 +106,12 @@ class Sampling(Shape):
     repetition_penalty: float | None = Field(None, ge=0.01, le=10)
     logit_bias: LogitBias | None = None
     seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+    response_format: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | bool | None = None
+    guided_regex: str | None = None
+    guided_choice: Items[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: dict[str, Any] | None = None
 
     def sampling(self, limits: Limits, logprobs: int | None) -> SamplingParams:
         """Raises InvalidRequest for a token id outside the vocabulary."""
@@ -119,6 +128,10 @@ class Sampling(Shape):
             seed=secrets.randbits(63) if self.seed is None else self.seed % 2**64,
             logprobs=logprobs,
         )
+
+    def grammar(self) -> Grammar | None:
+        """What the answer must look like. Raises InvalidRequest for contradictions and what is no grammar at all."""
+        return grammar_of({name: getattr(self, name) for name in FIELDS})
 
     def stopping(self, limits: Limits, max_tokens: int) -> StopConditions:
         """Raises InvalidRequest for an empty stop string, an id outside the vocabulary, min_tokens > max_tokens."""

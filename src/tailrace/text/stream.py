@@ -38,10 +38,15 @@ class Pushed(NamedTuple):
         return self.reason is not None
 
 
+_NEVER: frozenset[int] = frozenset()
+
+
 class TextStream:
     """Joining the texts of all pushes, and of `finish` when the choice ended otherwise, gives the plain answer."""
 
-    __slots__ = ("_bytes", "_detokenizer", "_ending", "_finder", "_min_tokens", "_stop", "_texts", "generated")
+    __slots__ = (
+        "_always", "_bytes", "_detokenizer", "_ending", "_finder", "_min_tokens", "_stop", "_texts", "generated",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -50,11 +55,14 @@ class TextStream:
         end_ids: frozenset[int],
         *,
         strings: StopStrings | None = None,
+        complete: bool = False,
     ) -> None:
         """`end_ids` are the model's end tokens. `strings` is the automaton of `stop.strings`, when several choices
-        share it; it is built here otherwise."""
+        share it; it is built here otherwise. `complete`: an end token only comes where nothing else may, so that it
+        ends the choice whatever `stop` says."""
         self._stop = stop
         self._min_tokens = stop.min_tokens
+        self._always = end_ids if complete else _NEVER
         self._ending = frozenset(stop.token_ids) if stop.ignore_eos else end_ids.union(stop.token_ids)
         self._texts = tokenizer.whole_texts
         self._bytes = tokenizer.visible_bytes
@@ -67,7 +75,7 @@ class TextStream:
     def push(self, token_id: int) -> Pushed:
         """One more token. Nothing may be pushed after a finished one."""
         self.generated += 1
-        if token_id in self._ending and self.generated >= self._min_tokens:
+        if (token_id in self._ending and self.generated >= self._min_tokens) or token_id in self._always:
             return self._end_at_token(token_id)
         text = self._texts[token_id]
         if text is None or self._detokenizer.pending:

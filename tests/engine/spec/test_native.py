@@ -14,6 +14,7 @@ from tailrace import _native
 from tailrace.clock import ManualClock
 from tailrace.config import EngineConfig
 from tailrace.engine.build import build_engine
+from tailrace.engine.grammar.drafter import GrammarDrafter
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.sequence import Sequence
 from tailrace.engine.spec.both import ModelDrafter
@@ -179,5 +180,7 @@ def test_a_draft_model(folder: Path, variant: str, plain: Rig, layers: int, chun
     assert said(rig) == said(again) == said(plain)
     for stats in (rig.loop.stats, again.loop.stats):
         assert stats.accepted_tokens > (100 if layers == 2 else 0)
-    assert isinstance(rig.scheduler.drafter, ModelDrafter)
-    assert rig.scheduler.drafter._model is not None, "it did not fail"
+    around = rig.scheduler.drafter
+    assert isinstance(around, GrammarDrafter)
+    assert isinstance(around.inner, ModelDrafter)
+    assert around.inner._model is not None, "it did not fail"

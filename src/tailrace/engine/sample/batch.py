@@ -111,7 +111,7 @@ class SamplingBatch:
         self._history[slot] = History(prompt) if penalised else None
         self._bias[slot] = self._early[slot] = _bias(dict(sampling.logit_bias))
         stop = group.request.stop
-        if stop.min_tokens:
+        if stop.min_tokens and group.grammar is None:  # else its masks see to it, which know what else may come
             ends = set(stop.token_ids) | (set() if stop.ignore_eos else self._end_ids)
             self._early[slot] = _bias(dict(sampling.logit_bias) | dict.fromkeys(ends, -np.inf))
 

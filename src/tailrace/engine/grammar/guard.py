@@ -1,0 +1,79 @@
+"""A process in which grammars are compiled first, because compiling may take forever and a thread cannot be stopped.
+
+A few short patterns take minutes or gigabytes (`multipleOf: 999983`, thirty patterns at once). So each new grammar is
+tried there on a vocabulary of single bytes, within limits of time and memory; what passes is as quick on the real one.
+The process starts with the first grammar, is replaced when it had to be killed, and ends with its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tailrace.errors import InternalError
+
+MEMORY = 1 << 30  # bytes of address space
+_START_SECONDS = 60.0
+_CHILD = Path(__file__).with_name("guard_child.py")
+
+
+class Guard:
+    """Not for two threads at once."""
+
+    def __init__(self, limits: Mapping[str, int | bool], seconds: float) -> None:
+        """`limits` are LLParserLimits'; a grammar may take `seconds`."""
+        self._limits = dict(limits)
+        self._seconds = seconds
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def refusal(self, grammar: str) -> str | None:
+        """Why a grammar (in llguidance's own form) is not taken; None where it is."""
+        answer = self._ask(self._running(), grammar, self._seconds)
+        if answer is None:
+            self.close()
+            return f"it takes more than {self._seconds:g} s or {MEMORY >> 20} MiB to compile; make it simpler"
+        refusal = json.loads(answer)
+        return None if refusal is None else str(refusal)
+
+    def close(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.communicate()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._child is None or self._child.poll() is not None:
+            self.close()
+            command = [sys.executable, "-I", str(_CHILD), str(MEMORY), os.pathsep.join(sys.path)]
+            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            if self._ask(self._child, self._limits, _START_SECONDS) is None:
+                self.close()
+                raise InternalError("the process that tries grammars does not start")
+        return self._child
+
+    def _ask(self, child: subprocess.Popen[bytes], question: object, seconds: float) -> bytes | None:
+        """The line it answers; None when it takes too long or the child ends."""
+        assert child.stdin is not None
+        try:
+            child.stdin.write(json.dumps(question).encode() + b"\n")
+            child.stdin.flush()
+        except BrokenPipeError:
+            return None
+        return self._read(child, seconds)
+
+    def _read(self, child: subprocess.Popen[bytes], seconds: float) -> bytes | None:
+        assert child.stdout is not None
+        line = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                data = os.read(child.stdout.fileno(), 1 << 16) if selector.select(seconds) else b""
+                if not data:
+                    return None
+                line += data
+        return line
