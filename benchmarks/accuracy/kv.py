@@ -32,13 +32,15 @@ def compare_kv(path: str, prompts: Path | None) -> None:
     tokenizer = models["auto"].checkpoint.tokenizer()
     text = "\n\n".join(texts(prompts).values())
     ids = tokenizer.encode(text, add_special=False, parse_special=False)
+    begin = np.array([tokenizer.bos_id] if tokenizer.wants_bos else [], dtype=np.int32)  # of every window
     print("| context | weights | KV | mean KL | top-1 | perplexity of the reference, change, standard error |")
     print("|---|---|---|---|---|---|", flush=True)
     for context, count in CONTEXTS.items():
         if context > min(len(ids), models["auto"].max_context):
             print(f"(no {context}: the text has {len(ids)} tokens, the model {models['auto'].max_context})")
             continue
-        windows = [ids[context * i :][:context] for i in range(min(count, len(ids) // context))]
+        starts = range(0, min(count, len(ids) // context) * context, context)
+        windows = [np.concatenate((begin, ids[start:][: context - len(begin)])) for start in starts]
         for cache, found in differences(models, windows):
             print(row(context, cache, found), flush=True)
 

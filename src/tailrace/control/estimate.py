@@ -67,7 +67,7 @@ class Estimator:
 
     def expect(self, kind: AnswerKind, most: int, generated: int) -> float:
         """Tokens of a choice that has made so many already."""
-        return self.lengths.expect(kind, most, generated).mean
+        return self.lengths.mean(kind, most, generated)
 
     def learn(self, kind: AnswerKind, tokens: int, *, cut: bool) -> None:
         """A choice has ended with that many tokens; `cut`: by its bound or its caller, not by itself."""

@@ -80,9 +80,15 @@ class LengthBook:
         if most <= generated:
             return Lengths(most, most, most, most)
         sketch = self._known(kind, generated)
-        mean = sketch.mean(generated, most)
         quantiles = [min(sketch.quantile(part, generated), most) for part in (0.5, 0.8, 0.9)]
-        return Lengths(max(mean, generated), *(max(value, generated) for value in quantiles))
+        mean = max(sketch.mean(generated, most), generated)
+        return Lengths(mean, *(max(value, generated) for value in quantiles))
+
+    def mean(self, kind: AnswerKind, most: int, generated: int) -> float:
+        """That of `expect` alone, in a third of its time: asked of every running answer now and then."""
+        if most <= generated:
+            return float(most)
+        return max(self._known(kind, generated).mean(generated, most), generated)
 
     def save(self) -> None:
         """Leave it for the next start."""

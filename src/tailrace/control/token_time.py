@@ -30,33 +30,45 @@ class Answer:
 def token_seconds(outlook: Outlook, first: FirstToken, mine: Answer, flows: Sequence[Flow]) -> float:
     """Mean seconds a token, from the first token on. The likely number of arrivals counts, not the mean, which rare
     long prompts would raise for everyone."""
-    costs, steps = outlook.costs, max(mine.tokens, 1.0)
-    there = first.prompts
+    costs, steps, there = outlook.costs, max(mine.tokens, 1.0), first.prompts
     context = first.kv_tokens / len(first.ends) if first.ends else float(mine.context)
     others = sum(min(end, steps) for end in first.ends) / steps + sum(p.step_share >= 1.0 for p in there) / 2
-    total = 0.0
+    own = mine.sequences * (costs.decode + costs.kv * (mine.context + steps / 2))
+    share = min((p.step_share for p in (*there, *(flow.prompt for flow in flows))), default=1.0)
+    prompts = _Prompts(outlook, there, steps, share)
+    total, counts = 0.0, [-1] * len(flows)
     for _ in range(_ROUNDS):
-        new = [(int(flow.rate * total + 0.5), flow) for flow in flows]
-        rows = others + sum(count * min(flow.output, steps / 2) / steps for count, flow in new)
-        step = costs.step + costs.decode * (rows + mine.sequences)
-        step += costs.kv * (context * rows + mine.sequences * (mine.context + steps / 2))
-        arrived = [(count, flow.prompt) for count, flow in new]
-        total = steps * step + costs.prefill * _computed(there, arrived, steps, outlook)
+        new = [int(flow.rate * total + 0.5) for flow in flows]
+        if total and new == counts:
+            break
+        counts = new
+        arrived = list(zip(new, flows, strict=True))
+        rows = others + sum(count * min(flow.output, steps / 2) / steps for count, flow in arrived)
+        step = costs.step + (costs.decode + costs.kv * context) * rows + own
+        total = steps * step + costs.prefill * prompts.computed(arrived)
     return total / steps
 
 
-def _computed(there: Sequence[Prefill], new: Sequence[tuple[int, Prefill]], steps: float, outlook: Outlook) -> float:
-    """Prompt tokens, weighed by their context, that so many steps compute. Prompts with a cap get its part of a step,
-    or a row's worth of those that compute others; what arrives has half of the time."""
-    chunk = max(outlook.chunk, 1)
-    most = steps * chunk
-    free = min(_weight(there, new, outlook, capped=False), most)
-    share = max((p.step_share for p in (*there, *(p for _, p in new)) if p.step_share < 1.0), default=0.0)
-    room = (steps - free / chunk) * capped_tokens(chunk, share) + free / chunk * LEAST
-    held = _weight(there, (), outlook, capped=True) + min(_weight((), new, outlook, capped=True), room / 2)
-    return free + min(held, room, most - free)
+class _Prompts:
+    """What so many steps compute of the prompts that are there and come. Tokens are weighed by their context."""
 
+    def __init__(self, outlook: Outlook, there: Sequence[Prefill], steps: float, share: float) -> None:
+        """`share`: that of prompts with a cap in a step."""
+        self._outlook = outlook
+        self._steps = steps
+        self._share = share
+        self._free = sum(self._weight(prompt) for prompt in there if prompt.step_share >= 1.0)
+        self._held = sum(self._weight(prompt) for prompt in there if prompt.step_share < 1.0)
 
-def _weight(there: Sequence[Prefill], new: Sequence[tuple[int, Prefill]], outlook: Outlook, *, capped: bool) -> float:
-    prompts = [(1, prompt) for prompt in there] + list(new)
-    return sum(n * weighed(p.todo, p.done, outlook.attention) for n, p in prompts if (p.step_share < 1.0) is capped)
+    def computed(self, new: Sequence[tuple[int, Flow]]) -> float:
+        """Prompts with a cap get its part of a step, or a row's worth of those that compute others; what arrives has
+        half of the time."""
+        chunk = max(self._outlook.chunk, 1)
+        most = self._steps * chunk
+        free = min(self._free + sum(n * self._weight(f.prompt) for n, f in new if f.prompt.step_share >= 1.0), most)
+        room = (self._steps - free / chunk) * capped_tokens(chunk, self._share) + free / chunk * LEAST
+        late = sum(n * self._weight(f.prompt) for n, f in new if f.prompt.step_share < 1.0)
+        return free + min(self._held + min(late, room / 2), room, most - free)
+
+    def _weight(self, prompt: Prefill) -> int:
+        return weighed(prompt.todo, prompt.done, self._outlook.attention)
