@@ -55,7 +55,7 @@ class FakeRunner:
         logprobs = np.array([self._logprob(c, t) for c, t in zip(contexts, tokens, strict=True)], np.float32)
         tops = np.array([self._top(context, width) for context in contexts], np.int32).reshape(len(tokens), width)
         result = StepResult(tokens, logprobs, tops, self._tops(contexts, tops), self._scores(plan))
-        return result if masks is None else masks.refuse_broken(plan, result)
+        return result if masks is None else masks.refuse_broken(plan.samplers, result)
 
     def continuation(self, prompt: list[int], key: int | None, length: int) -> list[int]:
         """The `length` tokens that follow a prompt (`key` None: greedy), by definition rather than from memory."""

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tailrace.engine.grammar.certain import certain_guesses, with_certain
 from tailrace.engine.kv.manager import BlockTable
 from tailrace.engine.sample.batch import SamplingBatch, forced
+from tailrace.engine.sequence import Sequence
 from tailrace.engine.step import Row, Scores, StepPlan, StepResult
 
 if TYPE_CHECKING:  # plans can be made and faked without the native module
     from tailrace._native import KvCache, Model
-    from tailrace.engine.grammar.masks import MaskMaker
+    from tailrace.engine.grammar.masks import MaskMaker, Masks
 
 I32 = npt.NDArray[np.int32]
 
@@ -52,7 +54,8 @@ class NativeRunner:
         self._sampling = SamplingBatch(slots, end_ids)
         self._tables = np.zeros((slots, max_blocks), np.int32)
         self._copied: list[tuple[BlockTable | None, int]] = [(None, 0)] * slots  # what each row of _tables shows
-        self._sample_at: list[int] = []  # per row of the plan: index of the first logits to sample from
+        self._sample_at: list[int] = []  # per row of the plan: where the logits of its first place are, or would be
+        self._certain: dict[int, int] = {}  # by row, its first guesses that need no logits
         self._score_at: list[tuple[Row, int]] = []  # scoring rows and the index of their first logits
 
     def forward(self, plan: StepPlan) -> None:
@@ -74,16 +77,32 @@ class NativeRunner:
         scores = tuple(self._score(row, at) for row, at in self._score_at)
         if not plan.samplers:
             return StepResult([], _NO_F32, _NO_TOP_IDS, _NO_TOP, scores)
-        at = [self._sample_at[row] for row in plan.sample_rows]
-        behind = None
-        if plan.drafts:
-            behind = plan.behind
-            at = [first + more for first, more in zip(at, behind, strict=True)]
-        parameters = self._sampling.parameters(plan.samplers, behind)
         masks = None if self._masks is None else self._masks.take()
+        behind = plan.behind if plan.drafts else None
+        if not self._certain:
+            return self._draw(plan.samplers, plan.sample_rows, behind, masks, scores)
+        assert behind is not None and masks is not None
+        asked = [i for i, row in enumerate(plan.sample_rows) if behind[i] >= self._certain.get(row, 0)]
+        samplers, rows = [plan.samplers[i] for i in asked], [plan.sample_rows[i] for i in asked]
+        drawn = self._draw(samplers, rows, [behind[i] for i in asked], masks.of(asked), scores)
+        return with_certain(plan, behind, asked, drawn)
+
+    def _draw(
+        self,
+        samplers: Seq[Sequence],
+        rows: Seq[int],
+        behind: list[int] | None,
+        masks: Masks | None,
+        scores: tuple[Scores, ...],
+    ) -> StepResult:
+        """Tokens for these samplers from the logits of their rows of the plan, `behind` guesses."""
+        at = [self._sample_at[row] for row in rows]
+        if behind is not None:
+            at = [first + more for first, more in zip(at, behind, strict=True)]
+        parameters = self._sampling.parameters(samplers, behind)
         tokens, logprobs, top_ids, top = self._model.sample(np.array(at, np.int32), *parameters, *(masks or ()))
         result = StepResult(tokens.tolist(), logprobs, top_ids, top, scores)
-        return result if masks is None else masks.refuse_broken(plan, result)
+        return result if masks is None else masks.refuse_broken(samplers, result)
 
     def _show(self, place: int, table: BlockTable | None) -> None:
         assert table is not None
@@ -98,6 +117,7 @@ class NativeRunner:
         wanted: list[int] = []
         sampled = set(plan.sample_rows)
         drafted = {draft.row: draft.size for draft in plan.drafts}
+        self._certain = certain_guesses(plan) if drafted else {}
         self._sample_at = [-1] * len(plan.rows)
         self._score_at.clear()
         for place, row in enumerate(plan.rows):
@@ -106,8 +126,9 @@ class NativeRunner:
                 base = starts[place] - row.first - 1
                 wanted.extend(range(base + row.score_from, base + row.score_to))
             if place in sampled:
-                self._sample_at[place] = len(wanted)
-                wanted.extend(range(starts[place + 1] - 1 - drafted.get(place, 0), starts[place + 1]))
+                certain = self._certain.get(place, 0)
+                self._sample_at[place] = len(wanted) - certain
+                wanted.extend(range(starts[place + 1] - 1 - drafted.get(place, 0) + certain, starts[place + 1]))
         return wanted
 
     def _score(self, row: Row, at: int) -> Scores:

@@ -36,11 +36,10 @@ FORCED = {"type": "object", "properties": {"fixed": {"const": "always the same"}
 def asks(
     grammar: Grammar | None, id: str = "r", tokens: int = 8, most: int = 150, *, seed: int | None = 0, **fields: Any
 ) -> GenerateRequest:
-    """`seed` None: greedy. `fields` of StopConditions go there, the others into the request."""
+    """`seed` None: greedy. `fields` of SamplingParams and StopConditions go there, the others into the request."""
     stop = {name: fields.pop(name) for name in list(fields) if name in StopConditions.__slots__}
-    sampling = SamplingParams(
-        temperature=0.0 if seed is None else 1.0, seed=seed, logprobs=fields.pop("logprobs", None)
-    )
+    how = {name: fields.pop(name) for name in list(fields) if name in SamplingParams.__slots__}
+    sampling = SamplingParams(temperature=0.0 if seed is None else 1.0, seed=seed, **how)
     return request(id, tokens, sampling=sampling, stop=StopConditions(most, **stop), grammar=grammar, **fields)
 
 

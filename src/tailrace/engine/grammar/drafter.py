@@ -14,7 +14,7 @@ from tailrace.engine.sequence import Sequence
 from tailrace.engine.spec.draft import Drafter
 from tailrace.engine.step import Work
 
-LENGTH = 32  # most forced tokens of one choice in a step: the rest comes in the next
+LENGTH = 64  # most forced tokens of one choice in a step: the rest comes in the next
 
 log = logging.getLogger(__name__)
 

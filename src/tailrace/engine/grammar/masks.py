@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,9 +34,13 @@ class Masks(NamedTuple):
     bits: U32
     rows: I32
 
-    def refuse_broken(self, plan: StepPlan, result: StepResult) -> StepResult:
+    def of(self, samples: list[int]) -> Masks:
+        """Of some samples only."""
+        return Masks(self.bits, self.rows[samples])
+
+    def refuse_broken(self, samplers: Seq[Sequence], result: StepResult) -> StepResult:
         """Samples of choices whose grammar cannot go on become BAD, which ends their requests (Scheduler.commit)."""
-        for sample, sequence in enumerate(plan.samplers):
+        for sample, sequence in enumerate(samplers):
             if sequence.constraint is not None and sequence.constraint.broken:
                 result.tokens[sample] = BAD
         return result
