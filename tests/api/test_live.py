@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tailrace.api import connection
 from tailrace.api.connection import MAX_HEAD, BoundedConnection
 from tailrace.api.state import AppState
 from tailrace.backends.fake import FakeBackend
@@ -269,25 +270,55 @@ async def test_a_large_body_is_refused_and_the_connection_serves_on() -> None:
 
 
 @pytest.mark.parametrize("start", [b"GET /", b"GET / HTTP/1.1\r\nx: ", b"GET / HTTP/1.1\r\n"])
-async def test_an_endless_head_is_refused_and_does_not_fill_the_memory(start: bytes) -> None:
+async def test_an_endless_head_is_refused_and_does_not_fill_the_memory(
+    start: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received, refused, receive = 0, False, BoundedConnection.data_received
+
+    def counted(connection: BoundedConnection, data: bytes) -> None:
+        nonlocal received, refused
+        receive(connection, data)
+        received += len(data)
+        refused = refused or connection._refused is not None
+
+    monkeypatch.setattr(BoundedConnection, "data_received", counted)
     more = b"y" * 65536 if not start.endswith(b"\r\n") else b"name: value\r\n" * 5000
     async with live(make_state()) as base:
         caller = Caller(base)
         caller.reader, caller.writer = await asyncio.open_connection(caller.host, caller.port)
-        answer = asyncio.create_task(caller.reader.read())
         caller.writer.write(start)
-        sent = 0
-        while not answer.done():
+        sent = len(start)
+        while not refused:
             caller.writer.write(more)
             sent += len(more)
             assert sent < 2 * MAX_HEAD
-            for _ in range(50):  # turns of the loop that server and client share: all that was sent is read
-                await asyncio.sleep(0)
-        assert answer.result().startswith(b"HTTP/1.1 431 ")
-        assert json.loads(answer.result().partition(b"\r\n\r\n")[2])["error"]["code"] == "head_too_large"
+            await until(lambda: received == sent or refused)  # noqa: B023 - awaited here
+        caller.writer.write(more)  # what is on its way then does not cost it the answer
+        answer = await caller.reader.read()
+        await caller.leave()
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "head_too_large"
         async with patient(base_url=base) as client:
             large = {"x-large": "z" * 60_000}
             assert (await client.get("/v1/models", headers=large)).status_code == 200
+
+
+async def test_a_refused_client_that_stays_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LINGER", 0.01)
+    lost, lose = asyncio.Event(), BoundedConnection.connection_lost
+
+    def losing(self: BoundedConnection, error: Exception | None) -> None:
+        lose(self, error)
+        lost.set()
+
+    monkeypatch.setattr(BoundedConnection, "connection_lost", losing)
+    async with live(make_state()) as base:
+        caller = Caller(base)
+        caller.reader, caller.writer = await asyncio.open_connection(caller.host, caller.port)
+        caller.writer.write(b"GET /" + b"y" * 4 * MAX_HEAD)
+        async with asyncio.timeout(120):
+            await lost.wait()
+        await caller.leave()
 
 
 async def test_a_client_that_takes_nothing_is_gone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD = 256 * 1024  # bytes beyond the first read, by far more than any client sends
 MAX_STALL = 60.0  # seconds
+LINGER = 2.0  # seconds in which a refused client may read why
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -27,8 +28,11 @@ class BoundedConnection(HttpToolsProtocol):
         self._in_head = False
         self._head_bytes = 0
         self._stalled: asyncio.TimerHandle | None = None
+        self._refused: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
+        if self._refused is not None:
+            return
         begun = self._in_head
         super().data_received(data)
         if not (begun and self._in_head):
@@ -56,6 +60,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._moving()
+        if self._refused is not None:
+            self._refused.cancel()
         super().connection_lost(exc)
 
     def _moving(self) -> None:
@@ -64,6 +70,8 @@ class BoundedConnection(HttpToolsProtocol):
             self._stalled = None
 
     def _refuse_head(self) -> None:
+        """Closing at once would reset the connection, for what is still on its way, and the client might lose the
+        answer: so what comes is dropped until the client has gone or had its time."""
         if self.cycle is None or self.cycle.response_complete:  # not into the middle of another answer
             message = f"The request's URL and headers have more than {MAX_HEAD} bytes"
             error = {"message": message, "type": "invalid_request_error", "param": None, "code": "head_too_large"}
@@ -72,4 +80,7 @@ class BoundedConnection(HttpToolsProtocol):
                 b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
                 b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
             )
-        self.transport.close()
+            self.transport.write_eof()
+            self._refused = self.loop.call_later(LINGER, self.transport.close)
+        else:
+            self.transport.close()
