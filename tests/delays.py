@@ -182,12 +182,9 @@ class Delays:
 
 def _work(handle: Any) -> object:
     """What tells a callback from others: for a step of a task, its coroutine."""
-    task = getattr(handle._callback, "__self__", None)
-    return (
-        task.get_coro().__qualname__
-        if isinstance(task, asyncio.Task)
-        else getattr(handle._callback, "__qualname__", "")
-    )
+    called = handle._callback
+    owner = getattr(called, "__self__", None)
+    return getattr(owner.get_coro() if isinstance(owner, asyncio.Task) else called, "__qualname__", "")
 
 
 def _until_quiet(most: float) -> None:
