@@ -22,11 +22,12 @@ import numpy as np
 from tests.engine.support import tokenizer
 
 from tailrace.clock import SystemClock
+from tailrace.engine.budget import FixedBudget
 from tailrace.engine.cost import CostModel
 from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.loop import SWITCH_INTERVAL, EngineLoop, _Submit
 from tailrace.engine.runner import NativeRunner
-from tailrace.engine.scheduler import FixedBudget, Limits, Scheduler
+from tailrace.engine.scheduler import Limits, Scheduler
 from tailrace.engine.sequence import Group
 from tailrace.types import GenerateRequest, SamplingParams, StopConditions
 

@@ -29,6 +29,7 @@ from tailrace.traces import TraceRow
 Shape = Callable[[random.Random], tuple[int, int]]
 FCFS = Classic(fcfs=True)
 MIX = [(40, 24), (40, 24), (120, 32), (120, 32), (300, 40), (1200, 24)]  # prompt and answer, of the foresight load
+WARM = 10.0  # seconds
 FOR_EVER = ClassPolicy(queue_deadline=1e6)
 PATIENT = ClassPolicies(FOR_EVER, FOR_EVER, FOR_EVER, FOR_EVER)
 UNBOUNDED = ControlConfig(max_waiting_requests=1 << 20, max_waiting_tokens=1 << 40)
@@ -157,19 +158,32 @@ def _busy(outcome: Outcome, first: float, last: float) -> float:
     return (looks[-1][1] - looks[0][1]) / (looks[-1][0] - looks[0][0])
 
 
-def polite(seconds: float, classic: Classic | None = None) -> dict[str, float]:
-    """A tenant at 10 % of capacity beside one that asks for three times what there is, and one at 60 % before that."""
+def polite(seconds: float, classic: Classic | None = None, part: float = 0.1, shape: Shape = chat) -> dict[str, float]:
+    """A tenant with `part` of capacity beside one that asks for 1.5 times what there is. Tails of what comes after the
+    first ten seconds, in which the other one uses up what everyone begins with. `pace`: tokens that the machine makes
+    in a second beside what it makes for the greedy one alone, whose steps are as long as they like."""
     made = plane(classic=classic or Classic(), weights={"polite": 1.0, "greedy": 1.0})
-    most = capacity(chat, made)
-    own = stream(chat, 0.1 * most, seconds, "polite", 3)
-    beside = together(own, stream(essay, 1.5 * most, seconds, "greedy", 3))
-    alone, both = simulate(own, made), simulate(beside, made)
+    own = stream(shape, part * capacity(shape, made), seconds, "polite", 3)
+    greedy = stream(essay, 1.5 * capacity(chat, made), seconds, "greedy", 3)
+    alone, both, lone = simulate(own, made), simulate(together(own, greedy), made), simulate(greedy, made)
     answered = [record for record in both.records if record.client == "polite" and record.ok]
+    before, after = (
+        tail([record for record in outcome.records if record.arrival > WARM], "polite") for outcome in (alone, both)
+    )
     return {
-        "alone_p99": tail(alone.records, "polite"),
-        "beside_p99": tail(both.records, "polite"),
+        "alone_p99": before,
+        "beside_p99": after,
+        "ratio": after / before,
         "answered": len(answered) / len(own),
+        "pace": _pace(both) / _pace(lone),
+        "gap_p99": tail(both.records, "greedy", "worst_gap"),
+        "lone_gap_p99": tail(lone.records, "greedy", "worst_gap"),
     }
+
+
+def _pace(outcome: Outcome) -> float:
+    """Tokens in a second of work."""
+    return (outcome.stats.prefill_tokens + outcome.stats.decode_tokens) / outcome.steps.busy
 
 
 # --- overload

@@ -246,7 +246,8 @@ class Outlook:
     """What a backend is in the middle of, for predictions. Counts are as they will be when the step that runs ends.
 
     `costs` are as learned, `chunk` prefill tokens fit a step beside these decode rows, `idle_chunk` beside none; both
-    are tokens without context, of which a unit of attention work takes `attention`.
+    are tokens without context, of which a unit of attention work takes `attention`. The share groups `above` give way
+    to short prompts of others; else steps are short while they are there, of `short_chunk` tokens and `short_rows`.
     """
 
     step_left: float = 0.0  # seconds until the step that runs now will end
@@ -257,6 +258,9 @@ class Outlook:
     chunk: int = 512
     idle_chunk: int = 512
     attention: float = 0.0
+    above: frozenset[int] = frozenset()
+    short_chunk: int = 512
+    short_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

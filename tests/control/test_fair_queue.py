@@ -87,7 +87,7 @@ def test_idling_earns_no_credit() -> None:
     assert drain(queue, 10) == " ".join(f"a{i}" for i in range(10))
     for i in range(5):
         queue.push(entry(f"b{i}", "b", arrival=20 + i))
-    assert drain(queue, 6) == "a10 b0 a11 b1 a12 b2"
+    assert drain(queue, 6) == "b0 a10 b1 a11 b2 a12"  # but who had less goes first among equals
 
 
 def test_leaving_for_a_moment_forgives_no_debt() -> None:
@@ -212,3 +212,25 @@ def test_a_hundred_thousand_wait_at_a_few_comparisons_each() -> None:
     left = sorted(range(1000, 100_000), key=times.__getitem__)
     assert [int(done.id) for done in started if done] == left[:1000]
     assert len(queue) == 98_000
+
+
+def test_who_is_held_starts_nothing_and_keeps_nobody_waiting() -> None:
+    queue = filled(*(entry(f"a{i}", "a", arrival=i) for i in range(20)), entry("b", "b", arrival=99, prefill=50.0))
+    held = frozenset("a")
+    assert not queue.waits_only(held)
+    started = queue.pop_ready(always, held)
+    assert started is not None
+    assert started.id == "b"
+    assert queue.pop_ready(always, held) is None
+    assert queue.waits_only(held)
+    assert drain(queue).split() == [f"a{i}" for i in range(20)]  # in its order, as if nothing had been
+
+
+def test_who_comes_is_lifted_to_those_that_are_held() -> None:
+    queue = filled(entry("a0", "a", prefill=5.0), entry("a1", "a", arrival=1, prefill=5.0), entry("b0", "b"))
+    assert drain(queue, 2) == "a0 b0"
+    queue.push(entry("b1", "b", arrival=2))  # a has had 5 by now
+    started = queue.pop_ready(always, frozenset("a"))
+    assert started is not None
+    queue.push(entry("b2", "b", arrival=3))
+    assert drain(queue) == "a1 b2"

@@ -26,7 +26,7 @@ class Seer:
         seen = outlook or Outlook(costs=COSTS)
         backend.outlook = lambda: seen  # type: ignore[method-assign]
         self.queue = queue or FairQueue()
-        self.foresight = Foresight(self.queue, backend, lambda: around)
+        self.foresight = Foresight(self.queue, backend, lambda ticket: around)
 
     def predict(self, **costs: float) -> Times:
         return self.foresight.predict(entry("x", "me", arrival=1e6, **costs).ticket).model

@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 
 from tailrace.clock import ManualClock
+from tailrace.engine.budget import ChunkBudget, FixedBudget
 from tailrace.engine.cost import CostModel
 from tailrace.engine.fake_runner import FakeRunner
 from tailrace.engine.grammar.compiler import LIMITS
@@ -22,7 +23,7 @@ from tailrace.engine.loop import Delivery, EngineLoop, _Abort, _Submit
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import Runner
 from tailrace.engine.sample.keys import sampling_key
-from tailrace.engine.scheduler import ChunkBudget, FixedBudget, Limits, Scheduler
+from tailrace.engine.scheduler import Limits, Scheduler
 from tailrace.engine.sequence import Group, Sequence
 from tailrace.engine.spec.draft import Drafter
 from tailrace.engine.step import Work
@@ -128,9 +129,10 @@ class Choice:
 
 
 class Rig:
-    """The engine loop on the test's own thread and clock; every step takes one second."""
+    """The engine loop on the test's own thread and clock; a second, or `pause`, passes before every step."""
 
-    def __init__(self, engine: EngineParts | None = None, **fields: object) -> None:
+    def __init__(self, engine: EngineParts | None = None, pause: float = 1.0, **fields: object) -> None:
+        self._pause = pause
         engine = engine or parts(**fields)  # type: ignore[arg-type]
         self.clock = ManualClock()
         self.scheduler = engine.scheduler
@@ -162,7 +164,7 @@ class Rig:
         self.step([_Abort(request_id, self.clock.now())])
 
     def step(self, commands: Iterable[_Submit | _Abort] = ()) -> None:
-        self.clock.advance(1.0)
+        self.clock.advance(self._pause)
         self.loop.turn(commands)
         self.scheduler.kv.check(self.scheduler.live_tables())
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tailrace.engine.budget import FixedBudget
 from tailrace.engine.kv.manager import KvManager
-from tailrace.engine.scheduler import FixedBudget, Limits, Scheduler
+from tailrace.engine.scheduler import Limits, Scheduler
 from tailrace.engine.sequence import Group
 from tailrace.engine.step import StepPlan, StepResult, Update, Work
 from tailrace.errors import ContextLengthExceeded, InvalidRequest

@@ -19,6 +19,7 @@ from tailrace.control.fair_queue import FairQueue, QueueRules
 from tailrace.control.foresight import Around, Foresight, Times
 from tailrace.control.kv_admission import Demand, KvAdmission
 from tailrace.control.lengths import LengthBook
+from tailrace.control.reserve import NOBODY, Reserve
 from tailrace.control.room import Given, Room, prompt_blocks, room
 from tailrace.control.step_share import step_share
 from tailrace.control.ticket import Ticket
@@ -46,7 +47,9 @@ class Dispatch:
         self.queue: FairQueue[Run] = FairQueue(rules or default_rules(caps.max_sequences))
         self.running: dict[str, Run] = {}
         self.foresight = Foresight(self.queue, backend, self._around)
-        self.memory = KvAdmission(backend.load().kv_blocks_total, caps.block_tokens)
+        blocks = backend.load().kv_blocks_total
+        self.memory = KvAdmission(blocks, caps.block_tokens)
+        self.reserve = Reserve(caps.max_sequences, blocks * caps.block_tokens)
         self._backend = backend
         self._clock = clock
         self._waiting: dict[str, Run] = {}
@@ -60,6 +63,7 @@ class Dispatch:
         run.request = scheduled(run.request, run.ticket)
         run.waits_since = self._clock.now()
         run.prediction = run.prediction or self.foresight.predict(run.ticket)
+        self.reserve.came(run.tenant, run.ticket.weight, run.waits_since)
         self.queue.push(run)
         self._waiting[run.id] = run
         if until is not None:
@@ -67,7 +71,10 @@ class Dispatch:
 
     def release(self) -> None:
         """Start what the backend has room for."""
-        while self.queue and self._may_start() and (run := self.queue.pop_ready(self._fits)) is not None:
+        while self.queue and self._may_start():
+            run = self.queue.pop_ready(self._fits, self._held())
+            if run is None:
+                return
             self._left_the_queue(run)
             self.running[run.id] = run
             run.started = self._clock.now()
@@ -136,14 +143,22 @@ class Dispatch:
             run.expected_length = self.estimator.expect(run.kind, run.request.stop.max_tokens, generated)
         return max(run.expected_length - generated, 1.0)
 
-    def _around(self) -> Around:
+    def _around(self, ticket: Ticket) -> Around:
         remaining = [self._left(run) for run in self.running.values() for _ in range(run.open_choices)]
         pending = [
             prefill(run.request, max(run.ticket.estimate.uncached_tokens, 1))
             for run in self.running.values()
             if not run.begun
         ]
-        return Around(0 if self.queue else self.room().starts, remaining, pending)
+        return Around(self._starts(ticket.tenant), remaining, pending)
+
+    def _held(self) -> frozenset[str]:
+        return self.reserve.held(self.running.values(), self.queue)
+
+    def _starts(self, tenant: str) -> int:
+        """Sequences of this tenant that could start now; none while someone waits who can."""
+        held = self._held() if self.queue else NOBODY
+        return 0 if tenant in held or not self.queue.waits_only(held) else self.room().starts
 
     def _learn(self, run: Run) -> None:
         for tokens, ended in run.choices():

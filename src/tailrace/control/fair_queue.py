@@ -110,10 +110,11 @@ class FairQueue(Generic[W]):
         self._close(found[1].ticket)
         return True
 
-    def pop_ready(self, fits: Callable[[W], bool]) -> W | None:
-        """The next entry that may start now. It is charged its expected prefill, and owed an `ended`."""
+    def pop_ready(self, fits: Callable[[W], bool], held: frozenset[str] = frozenset()) -> W | None:
+        """The next entry that may start now. It is charged its expected prefill, and owed an `ended`. The tenants in
+        `held` start nothing and keep nobody waiting."""
         aside: list[Place] = []
-        place = self._find(fits, aside)
+        place = self._find(fits, aside, held)
         for other in aside:
             self._bands[other.ticket.band].push(other, again=True)
         if place is None:
@@ -129,6 +130,18 @@ class FairQueue(Generic[W]):
     def coming(self, now: float) -> list[Flow]:
         """What is expected to arrive, by the requests of the last half minute."""
         return self._coming.flows(now)
+
+    def waits_only(self, tenants: frozenset[str]) -> bool:
+        """Whether nobody else waits."""
+        return all(name in tenants for turns in self._bands.values() for name, _ in turns.backlogged())
+
+    @property
+    def tenants(self) -> int:
+        """How many wait; one that waits in two bands counts twice."""
+        return sum(turns.tenants_waiting for turns in self._bands.values())
+
+    def waits(self, tenant: str) -> bool:
+        return any((found := turns.find(tenant)) and found.waiting for turns in self._bands.values())
 
     # --- started
 
@@ -149,10 +162,10 @@ class FairQueue(Generic[W]):
 
     # --- inside
 
-    def _find(self, fits: Callable[[W], bool], aside: list[Place]) -> Place | None:
+    def _find(self, fits: Callable[[W], bool], aside: list[Place], held: frozenset[str]) -> Place | None:
         """The first that may start and fits; those before it are left `aside`, out of the order."""
         for _ in range(self.rules.look):
-            place = self._first()
+            place = self._first(held)
             if place is None:
                 return None
             if self._may_pass(place, aside) and fits(self._entries[place.id][0]):
@@ -163,11 +176,11 @@ class FairQueue(Generic[W]):
             self._bands[place.ticket.band].take(place, again=True)
         return None
 
-    def _first(self) -> Place | None:
+    def _first(self, held: frozenset[str]) -> Place | None:
         """The request whose turn it is: a lower band's when it has earned it, else the highest band's."""
         top: Place | None = None
         for band in sorted(self._bands):
-            place = self._bands[band].first(self._closed)
+            place = self._bands[band].first(self._closed, held)
             if place is None:
                 continue
             if top is None:

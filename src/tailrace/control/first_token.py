@@ -7,6 +7,7 @@ more arrives at the rates of late. Pure arithmetic.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -29,22 +30,27 @@ class FirstToken:
     ) -> None:
         """`remaining`: tokens that each running answer is expected to make yet, those of `outlook.prefills` the
         largest; answers that are not given go on. `flows`: what arrives meanwhile."""
+        there = self._outlook = _for(mine, outlook)
         self.seconds = outlook.step_left
-        self.kv_tokens = float(outlook.kv_tokens)
+        self.kv_tokens = float(there.kv_tokens)
         ends = sorted(remaining)[: outlook.decodes]
-        self.ends = ends + [inf] * (outlook.decodes - len(ends))
+        ends += [inf] * (outlook.decodes - len(ends))
+        self.ends = ends[: there.decodes]
         heapify(self.ends)
-        self._outlook = outlook
         output = max(remaining, default=inf)
-        self._here: list[Prompt] = [(prompt, output) for prompt in outlook.prefills]
+        self._here: list[Prompt] = [(prompt, output) for prompt in there.prefills]
+        self._away = [prompt for prompt in outlook.prefills if prompt not in there.prefills]
         self._new: list[Prompt] = []
-        self._flows = [(flow, 0.5) for flow in flows]  # and the part of a request that has come of it
+        comes = [flow for flow in flows if there.prefills == outlook.prefills or not _sits_out(flow.prompt, outlook)]
+        self._flows = [(flow, 0.5) for flow in comes]  # and the part of a request that has come of it
         self._steps = 0
         self._play(mine)
+        self.ends += ends[there.decodes :]
+        self.kv_tokens += outlook.kv_tokens - there.kv_tokens
 
     @property
     def prompts(self) -> list[Prefill]:
-        return [prompt for prompt, _ in (*self._here, *self._new)]
+        return [*(prompt for prompt, _ in (*self._here, *self._new)), *self._away]
 
     def _play(self, mine: Prefill) -> None:
         begun, given = self.seconds, 0
@@ -95,6 +101,22 @@ class FirstToken:
                 heappush(self.ends, self._steps + output)
                 self.kv_tokens += prompt.done + grant
         return going
+
+
+def _for(prompt: Prefill, outlook: Outlook) -> Outlook:
+    """What the prompt will find where groups give way: their rows sit out for it, or it shares short steps."""
+    if not outlook.above:
+        return outlook
+    if _sits_out(prompt, outlook) or prompt.step_share < 1.0:
+        chunk, rows = outlook.short_chunk, min(outlook.short_rows, outlook.decodes)
+        read = outlook.kv_tokens * rows // max(outlook.decodes, 1)
+        return replace(outlook, chunk=chunk, idle_chunk=chunk, decodes=rows, kv_tokens=read)
+    others = tuple(one for one in outlook.prefills if not _sits_out(one, outlook))
+    return replace(outlook, prefills=others, decodes=0, kv_tokens=0)
+
+
+def _sits_out(prompt: Prefill, outlook: Outlook) -> bool:
+    return prompt.background or prompt.share_group in outlook.above
 
 
 def _on(prompt: Prefill, grant: int) -> Prefill:

@@ -79,7 +79,7 @@ class Prediction:
 
 
 class Foresight:
-    def __init__(self, order: Order, backend: Backend, look: Callable[[], Around]) -> None:
+    def __init__(self, order: Order, backend: Backend, look: Callable[[Ticket], Around]) -> None:
         """`look` is asked at each prediction."""
         self._order = order
         self._backend = backend
@@ -89,7 +89,7 @@ class Foresight:
 
     def predict(self, ticket: Ticket) -> Prediction:
         """For a request that waits already, or would come now."""
-        around, ahead = self._look(), self._order.work_ahead(ticket)
+        around, ahead = self._look(ticket), self._order.work_ahead(ticket)
         seen = self._backend.outlook()
         outlook = replace(seen, prefills=(*seen.prefills, *around.pending))
         model = self._times(ticket, outlook, around, ahead)
@@ -137,6 +137,9 @@ class Foresight:
             wait + first.seconds,
             Answer(max(expected.output_mean - 1.0, 0.0), expected.sequences, expected.prompt_tokens),
         )
+        if outlook.above:
+            chunk = outlook.short_chunk
+            outlook = replace(outlook, chunk=chunk, idle_chunk=chunk)
         tpot = token_seconds(outlook, first, answer, flows)
         return Times(wait, ttft, tpot, ttft + tpot * answer.tokens)
 

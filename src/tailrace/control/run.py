@@ -57,6 +57,10 @@ class Run:
         self._interrupted = False
 
     @property
+    def tenant(self) -> str:
+        return self.ticket.tenant
+
+    @property
     def longest(self) -> int:
         """Tokens of the choice that has most."""
         return max(self._made)

@@ -2,27 +2,30 @@
 
 Fair queueing by served cost as in VTC (arXiv 2401.00588): the waiting tenant with the least counter goes next, and
 what it gets, divided by its weight, moves its counter. A tenant that comes to wait is lifted to the least counter of
-those that wait already or, where nobody waits, to that of the last one that did: idling earns no credit, and
-leaving for a moment forgives no debt. Owns counters and the order of tenants; sets no cost.
+those that wait already or, where nobody waits, to that of the last one that did: idling earns no credit but to go
+first among equals, and leaving for a moment forgives no debt. Owns counters and the order of tenants; sets no cost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+from math import inf
 
 from tailrace.control.line import Line, Place
 
+_AHEAD = 0.5  # standard device-seconds over weight, by which one that is held is passed
 _IDLE_KEPT = 4096  # tenants remembered, before those that neither wait nor run nor owe are forgotten
 
 
 class Account:
     """One tenant. `counter`: standard device-seconds over weight; `open`: its requests that have not ended."""
 
-    __slots__ = ("counter", "lines", "open", "rank", "waiting", "weight")
+    __slots__ = ("counter", "lines", "open", "rank", "tenant", "waiting", "weight")
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank  # order of appearance, which breaks ties
+    def __init__(self, tenant: str, rank: int) -> None:
+        self.tenant = tenant
+        self.rank = rank  # breaks ties: who was raised last, then order of appearance
         self.counter = 0.0
         self.weight = 1.0
         self.waiting = 0
@@ -50,6 +53,15 @@ class _Lane:
     def enlist(self, account: Account, line: Line) -> None:
         line.listed = True
         heappush(self._heap, (account.counter, account.rank, line.version, account, line))
+
+    def best_but(self, held: frozenset[str]) -> tuple[Account, Line] | None:
+        """Of the tenants that are not held, passing over the others' lines."""
+        aside = []
+        while (found := self.best()) is not None and found[0].tenant in held:
+            aside.append(heappop(self._heap))
+        for item in aside:
+            heappush(self._heap, item)
+        return found
 
     def best(self) -> tuple[Account, Line] | None:
         heap = self._heap
@@ -91,7 +103,7 @@ class Turns:
         self._backlogged: dict[str, Account] = {}
         self._lanes: dict[str, _Lane] = {}
         self._last: Account | None = None  # who stopped waiting last
-        self._ranks = 0
+        self._ranks = self._raised = 0
 
     def backlogged(self) -> Iterator[tuple[str, Account]]:
         """Tenants that wait, in no order."""
@@ -129,19 +141,26 @@ class Turns:
         if not line.listed:
             self._lanes.setdefault(ticket.request_class, _Lane()).enlist(account, line)
 
-    def first(self, closed: Callable[[str], bool]) -> Place | None:
-        """The request whose turn it is, of the classes that are not closed."""
+    def first(self, closed: Callable[[str], bool], held: frozenset[str] = frozenset()) -> Place | None:
+        """The request whose turn it is, of the classes that are not closed and the tenants that are not held; those are
+        not passed by more than a little, so that both that wait are served by cost and not by places."""
         best: tuple[float, int, tuple[float, float, int]] | None = None
         chosen: Place | None = None
         for request_class, lane in self._lanes.items():
-            found = None if closed(request_class) else lane.best()
+            found = None if closed(request_class) else lane.best_but(held)
             if found is None:
                 continue
             place = found[1].first()
             key = (found[0].counter, found[0].rank, place.key)
             if best is None or key < best:
                 best, chosen = key, place
+        if best is not None and best[0] > self._least(held) + _AHEAD:
+            return None
         return chosen
+
+    def _least(self, held: frozenset[str]) -> float:
+        """Counter among the tenants of them that wait."""
+        return min((self._backlogged[name].counter for name in held if name in self._backlogged), default=inf)
 
     def order(self) -> Iterator[Place]:
         """In the order in which they would start if all fitted and cost what is expected."""
@@ -189,14 +208,16 @@ class Turns:
         if account is None:
             if len(self._accounts) >= _IDLE_KEPT:
                 self._forget()
-            account = self._accounts[tenant] = Account(self._ranks)
+            account = self._accounts[tenant] = Account(tenant, self._ranks)
             self._ranks += 1
         return account
 
     def _lift(self, account: Account) -> None:
         floor = self._floor()
-        if floor is not None:
-            account.counter = max(account.counter, floor)
+        if floor is not None and floor > account.counter:
+            account.counter = floor
+            self._raised -= 1
+            account.rank = self._raised
 
     def _floor(self) -> float | None:
         counters = [found[0].counter for lane in self._lanes.values() if (found := lane.best()) is not None]

@@ -13,6 +13,7 @@ from pathlib import Path
 from tailrace import _native
 from tailrace.clock import Clock
 from tailrace.config import EngineConfig
+from tailrace.engine.budget import FixedBudget
 from tailrace.engine.calibrate import calibrate
 from tailrace.engine.capacity import Capacity, check_asked, kv_capacity
 from tailrace.engine.cost import CostModel, CostSettings
@@ -24,7 +25,7 @@ from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.kv.stored import Kv, stored_kv
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import NativeRunner
-from tailrace.engine.scheduler import FixedBudget, Limits, Scheduler
+from tailrace.engine.scheduler import Limits, Scheduler
 from tailrace.engine.spec.both import ModelDrafter
 from tailrace.engine.spec.draft import Drafter
 from tailrace.engine.spec.lookup import LookupDrafter

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,7 @@ _PRIOR = np.array([2e-3, 1e-3, 2e-3, 1e-7, 1e-8])  # a small model on two cores,
 _NOISE = 0.01  # variance of measured / predicted
 _WINDOW = 64  # steps whose ratios the spread is the quantile of
 _MOST_ATTENTION = 2e-3  # a token behind 4,096 others costs as nine without context
+_SHORT_CHUNK = 16  # prefill tokens of a short step, at the least
 _SURPRISE = 1.5  # a step off by this factor is a surprise
 _SURPRISES = 3  # as many in a row, on the same side, are no accident
 
@@ -49,6 +51,8 @@ class CostSettings:
     idle_chunk: int = 512
     most_chunk: int = 2048
     saturation: float = 0.9  # stop growing the chunk at this part of the highest prefill throughput
+    short_part: float = 0.4  # a short step, over the time of the prompt it is short for
+    short_least: float = 5.0  # the same over a step's constant, of which it so costs a fifth at most
     least_gain: float = 0.03  # part of a step's error that is always learned
     quantile: float = 0.9
 
@@ -107,12 +111,39 @@ class CostModel:
         _, b, _, _, e = self._plain
         return min(e / b, _MOST_ATTENTION) if b > 0 else 0.0
 
-    def chunk_tokens(self, decode_rows: int, kv_tokens: int) -> int:
-        """The largest prefill whose step likely stays under the target, within the settings' bounds."""
+    def row_tokens(self, kv_tokens: int) -> float:
+        """As standing.Prices."""
+        _, b, c, d, _ = self._plain
+        return float((c + d * kv_tokens) / b) if b > 0 else 1.0
+
+    def short_step(self, prompt_tokens: float) -> float:
+        """Seconds of a step that prompts of this length can wait for without being much later."""
+        a, b, *_ = self._plain
+        settings = self.settings
+        wanted = max(settings.short_part * (a + b * prompt_tokens), settings.short_least * a)
+        return float(min(wanted, settings.decode_target))
+
+    def short_rows(self, rows: Iterable[int], seconds: float, prompts: bool) -> int:
+        """How many of these decode rows, which read so many KV tokens each, fit such a step: in half of it beside
+        prompts. One at the least."""
+        a, _, c, d, _ = self._plain
+        left, count = (seconds / self.spread - a) / (2 if prompts else 1), 0
+        for kv_tokens in rows:
+            left -= c + d * kv_tokens
+            if left < 0.0 and count:
+                break
+            count += 1
+        return count
+
+    def chunk_tokens(self, decode_rows: int, kv_tokens: int, within: float = inf) -> int:
+        """The largest prefill whose step likely stays under the target, within the settings' bounds; `within`: the
+        target of a short step, in seconds."""
         settings = self.settings
         a, b, c, d, _ = self._plain
         target = settings.decode_target if decode_rows else settings.idle_target
         least = settings.least_chunk if decode_rows else settings.idle_chunk
+        if within < target:
+            target, least = within, _SHORT_CHUNK
         left = target / self.spread - a - c * decode_rows - d * kv_tokens
         fits = left / b if b > 0 else settings.most_chunk
         chunk = min(fits, self._saturated(a, b), settings.most_chunk)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tailrace.engine.cost import CostModel
 from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import State
@@ -28,7 +30,17 @@ def outlook(scheduler: Scheduler, cost: CostModel, step: tuple[StepPlan, float] 
     left = 0.0 if step is None else max(step[1] - now, 0.0)
     chunk, idle = scheduler.budget.chunk_tokens(max(decodes, 1), kv_tokens), scheduler.budget.chunk_tokens(0, 0)
     attention = scheduler.budget.attention
-    return Outlook(left, tuple(prefills), decodes, kv_tokens, cost.costs, chunk, idle, attention)
+    found = Outlook(left, tuple(prefills), decodes, kv_tokens, cost.costs, chunk, idle, attention)
+    return _short(found, scheduler) if scheduler.turn.above else found
+
+
+def _short(found: Outlook, scheduler: Scheduler) -> Outlook:
+    """With what short steps hold, beside rows of the mean context."""
+    budget, context = scheduler.budget, found.kv_tokens // max(found.decodes, 1)
+    seconds = budget.short_step(scheduler.standings.shortest)
+    rows = budget.short_rows([context] * found.decodes, seconds, prompts=True)
+    chunk = budget.chunk_tokens(rows, rows * context, seconds)
+    return replace(found, above=scheduler.turn.above, short_chunk=chunk, short_rows=rows)
 
 
 def prefill(request: GenerateRequest, todo: int, done: int = 0) -> Prefill:

@@ -8,9 +8,11 @@ gives full blocks to the prefix cache, appends the sampled tokens and starts the
 A drafter may guess how a sequence goes on: its decode row then computes the guesses too, in blocks that nobody else
 needs, and as many are kept as the sampler confirms (`engine/spec`). The counters of the rest fall back.
 
-When blocks run out while decoding, the newest sequence of the lowest priority is preempted: it keeps its tokens,
-gives up its blocks and waits first in line to be recomputed. None is preempted more than `max_preemptions` times
-while another can be; when no victim is left the step goes on without that row.
+When blocks run out while decoding, one of the lowest priority is preempted, of the share group most in debt
+(`standing.py`), the newest: it keeps its tokens, gives up its blocks and waits first in line to be recomputed. None is
+preempted more than `max_preemptions` times while another can be; when no victim is left the step goes on without it.
+
+Rows that sit out for a group within its part, or for which a short step has no room, are computed in a later step.
 
 A waiting sequence of higher priority takes the slot of a running one that has no token yet, or is background: that
 one is parked, which loses nothing while its blocks are not needed. Background rows sit out steps that compute other
@@ -24,12 +26,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Protocol
 
+from tailrace.engine.budget import ChunkBudget
 from tailrace.engine.kv.manager import BlockTable, KvManager
 from tailrace.engine.sequence import NO_SLOT, Group, Sequence, State
 from tailrace.engine.share import Served, Want, divide, unweighed, weighed
 from tailrace.engine.spec.draft import Drafter, verify
+from tailrace.engine.standing import Standings, Turn
 from tailrace.engine.step import BAD, Preemption, Row, StepPlan, StepResult, Update, Work
 from tailrace.engine.step_draft import StepDraft
 from tailrace.errors import ContextLengthExceeded, InternalError, InvalidRequest, TailraceError
@@ -46,29 +49,6 @@ class Limits:
     score_rows: int = 64  # prompt rows with logits in one step, which bounds their memory
 
 
-class ChunkBudget(Protocol):
-    @property
-    def attention(self) -> float:
-        """Prefill tokens that one unit of attention work (step.Work) takes as long as."""
-        ...
-
-    def chunk_tokens(self, decode_rows: int, kv_tokens: int) -> int:
-        """Most prefill tokens for a step that also has these decode rows, reading that many KV tokens."""
-        ...
-
-
-class FixedBudget:
-    """The same chunk always."""
-
-    attention = 0.0
-
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
-
-    def chunk_tokens(self, decode_rows: int, kv_tokens: int) -> int:
-        return self.tokens
-
-
 class Scheduler:
     def __init__(self, kv: KvManager, limits: Limits, budget: ChunkBudget, drafter: Drafter | None = None) -> None:
         self.kv = kv
@@ -81,6 +61,8 @@ class Scheduler:
         self._blocked: tuple[Sequence, int] | None = None  # head that did not fit, and the blocks there were
         self._parked: list[Sequence] = []  # waiting with their blocks
         self._served = Served()
+        self.standings = Standings()
+        self.turn = Turn()  # of the last plan
         self._yielded = 0  # steps in a row that background rows sat out
         self._stale = 0  # finished sequences that may still be in the heap
         self.waiting_count = 0  # sequences, further choices included
@@ -183,12 +165,19 @@ class Scheduler:
         preemptions: list[Preemption] = []
         sits_out = self._sits_out()
         while True:
-            draft = StepDraft(sits_out)
+            turn = self.standings.turn(self.running, now)
+            short = self.budget.short_step(self.standings.shortest) if turn.short else inf
+            draft = StepDraft(sits_out, turn, short)
             self._decode(draft)
+            if draft.broken:
+                preemptions += draft.preemptions
+                continue
             if not draft.preemptions:
                 self._admit(draft, now)
                 if draft.preemptions:  # some of its rows are of sequences that gave way
                     preemptions += draft.preemptions
+                    continue
+                if self.standings.turn(self.running, now) != turn:  # someone started for whom others make way
                     continue
                 self._guess(draft)
             if len(draft.rows) < len(self.running):
@@ -196,10 +185,13 @@ class Scheduler:
             if not draft.rows and not draft.preemptions:
                 if not self.running:
                     return None
-                self._preempt(draft, self.running[-1], "kv_deadlock")
+                self._preempt(draft, max(self.running, key=self._place), "kv_deadlock")
             preemptions += draft.preemptions
             if draft.rows:
                 break
+        self.turn = turn
+        for sequence in draft.rested:
+            sequence.rested += 1
         return StepPlan(
             tuple(draft.rows),
             tuple(draft.samplers),
@@ -214,12 +206,9 @@ class Scheduler:
     def _decode(self, draft: StepDraft) -> None:
         """Rows for the sequences that lack one token."""
         reserve = self.kv.reserve
-        for sequence in tuple(self.running):
+        for sequence in self._decoding(draft):
             first = sequence.computed
-            if sequence.known - first != 1 or sequence.state is not State.RUNNING:
-                continue
-            if draft.sits_out and sequence.group.request.background:
-                draft.stalled.add(sequence)
+            if sequence.state is not State.RUNNING:
                 continue
             assert sequence.table is not None
             if not reserve(sequence.table, first, first + 1) and not self._make_room(draft, sequence):
@@ -231,6 +220,29 @@ class Scheduler:
                 draft.add_decode(sequence, first)
             draft.decode += 1
             draft.kv_tokens += first + 1
+
+    def _decoding(self, draft: StepDraft) -> list[Sequence]:
+        """Sequences that lack one token and are in this step."""
+        rows = [one for one in self.running if one.known - one.computed == 1]
+        if not draft.leaves_out:
+            return rows
+        for one in rows:
+            if (draft.sits_out and one.group.request.background) or draft.waits(one):
+                draft.stalled.add(one)
+        rows = [one for one in rows if one not in draft.stalled]
+        return rows if draft.seconds == inf else self._short(draft, rows)
+
+    def _short(self, draft: StepDraft, rows: list[Sequence]) -> list[Sequence]:
+        """Those that fit a short step: of groups within their part, then those that rested longest."""
+        above = draft.turn.above
+        rows.sort(key=lambda one: (one.group.request.share_group in above, -one.rested))
+        prompts = any(one.todo > 1 for one in self.running)
+        count = self.budget.short_rows((one.computed for one in rows), draft.seconds, prompts)
+        draft.rested = rows[count:]
+        draft.stalled.update(draft.rested)
+        for one in rows[:count]:
+            one.rested = 0
+        return rows[:count]
 
     def _sits_out(self) -> bool:
         """Whether background rows leave this step to prompts that someone waits for."""
@@ -280,12 +292,18 @@ class Scheduler:
         return True
 
     def _victim(self, sequence: Sequence) -> Sequence | None:
-        for other in reversed(self.running):
+        """Of the lowest priority, then of the group most in debt, then the newest; itself where none comes after it."""
+        for other in sorted(self.running, key=self._place, reverse=True):
             if other.preemptions < self.limits.max_preemptions:
                 return other
             if other is sequence:
                 break
         return None
+
+    def _place(self, sequence: Sequence) -> tuple[int, float, int, int]:
+        """The greatest gives up its blocks first."""
+        priority, arrival, index = sequence.order()
+        return priority, self.standings.debt(sequence.group.request.share_group), arrival, index
 
     def _preempt(self, draft: StepDraft, sequence: Sequence, reason: str, *, park: bool = False) -> None:
         """Back among the waiting, first of its priority; `park`: with its blocks."""
@@ -307,7 +325,7 @@ class Scheduler:
         """Take the blocks of the parked sequence that comes last; it will be recomputed."""
         if not self._parked:
             return False
-        sequence = max(self._parked, key=Sequence.order)
+        sequence = max(self._parked, key=self._place)
         self._parked.remove(sequence)
         draft.preemptions.append(
             Preemption(sequence.group.request.id, sequence.index, sequence.computed, "kv_full_parked")
@@ -356,7 +374,7 @@ class Scheduler:
             self._parked.remove(sequence)
             return True
         while not self._open(sequence):
-            last = max((*self._parked, *self.running), key=Sequence.order, default=None)
+            last = max((*self._parked, *self.running), key=self._place, default=None)
             if last is None or last.group.request.priority >= sequence.group.request.priority:
                 return False
             if last in self._parked:
@@ -395,15 +413,17 @@ class Scheduler:
             sequence.group.started = now
         if not sequence.computed:  # else it was parked
             _reuse(sequence, self.kv.matched(sequence.table))
+        if not sequence.preemptions:
+            self.standings.came(sequence.group.request, sequence.todo, now)
         insort(self.running, sequence, key=Sequence.order)
 
     def _prefill(self, draft: StepDraft) -> None:
         """Divide the chunk budget among the sequences that have no row yet and are not stalled."""
         taken = {row.sequence for row in draft.rows} | draft.stalled
-        waiting = [sequence for sequence in self.running if sequence not in taken]
+        waiting = [sequence for sequence in self.running if sequence not in taken and not draft.waits(sequence)]
         for sequence in waiting:
             self._extend(sequence)
-        budget = max(1, self.budget.chunk_tokens(draft.decode, draft.kv_tokens))
+        budget = max(1, self.budget.chunk_tokens(draft.decode, draft.kv_tokens, draft.seconds))
         attention = self.budget.attention
         wants = self._wants(waiting, attention)
         for sequence, want, grant in zip(waiting, wants, divide(budget, wants), strict=True):
@@ -459,6 +479,7 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[Update]:
         """Take in a step's result. Sequences that ended since the plan are passed over."""
         rows, tokens = verify(plan, result.tokens) if plan.drafts else (plan.rows, result.tokens)
+        self.standings.worked(rows, self.turn, self.budget, now)
         updates = self._refuse_bad(plan, tokens, now) if BAD in tokens else []
         for row in rows:
             if row.sequence.state is State.RUNNING:
@@ -573,8 +594,3 @@ def _reuse(sequence: Sequence, computed: int) -> None:
         group.cached += max(0, min(computed, group.prompt_tokens) - min(sequence.peak, group.prompt_tokens))
         sequence.peak = computed
     sequence.computed = computed
-
-
-def all_groups(sequences: Iterable[Sequence]) -> list[Group]:
-    """The groups of these sequences, each once, in order."""
-    return list(dict.fromkeys(sequence.group for sequence in sequences))

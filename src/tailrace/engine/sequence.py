@@ -36,13 +36,15 @@ class Sequence:
 
     `peak` is the most it ever had computed: rows below it are recomputation after a preemption.
     `scored` counts prompt tokens whose log-probability is known, for requests that ask for it. `closed`: its
-    terminal event is out. `notes` are the drafter's own; of `drafted` guesses, `accepted` were right. `constraint` is
-    where it stands in its group's grammar, made when it is first asked for (engine/grammar).
+    terminal event is out. `rested`: steps in a row that had no room for its next token. `notes` are the drafter's own;
+    of `drafted` guesses, `accepted` were right. `constraint` is where it stands in its group's grammar, made when it is
+    first asked for (engine/grammar).
     """
 
     __slots__ = (
         "accepted", "closed", "computed", "constraint", "drafted", "finish", "finished", "first_token", "followers",
-        "group", "index", "known", "notes", "peak", "preemptions", "scored", "slot", "state", "table", "tokens",
+        "group", "index", "known", "notes", "peak", "preemptions", "rested", "scored", "slot", "state", "table",
+        "tokens",
     )  # fmt: skip
 
     def __init__(self, group: Group, index: int) -> None:
@@ -55,6 +57,7 @@ class Sequence:
         self.peak = 0
         self.scored = 1
         self.preemptions = 0
+        self.rested = 0
         self.slot = NO_SLOT
         self.table: BlockTable | None = None
         self.followers: list[Sequence] = []  # choices that start when this one's prompt is computed

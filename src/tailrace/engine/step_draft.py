@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from tailrace.engine.sequence import Sequence
+from math import inf
+
+from tailrace.engine.sequence import Sequence, State
 from tailrace.engine.spec.draft import guess_reads
+from tailrace.engine.standing import Turn
 from tailrace.engine.step import Draft, Preemption, Row
 
 
 class StepDraft:
     """A plan in the making."""
 
-    def __init__(self, sits_out: bool = False) -> None:
-        """`sits_out`: background rows are not in this step."""
+    def __init__(self, sits_out: bool = False, turn: Turn = Turn(), seconds: float = inf) -> None:  # noqa: B008 frozen
+        """`sits_out`: background rows are not in this step. `seconds`: how long it may take where it is to be short."""
         self.sits_out = sits_out
+        self.turn = turn
+        self.seconds = seconds
+        self.rested: list[Sequence] = []  # decode rows for which a short step had no room
         self.rows: list[Row] = []
         self.samplers: list[Sequence] = []
         self.sample_rows: list[int] = []
@@ -21,6 +27,21 @@ class StepDraft:
         self.drafts: list[Draft] = []
         self.score_rows = 0
         self.decode = self.kv_tokens = self.prefill = self.attention = 0
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether not everyone who could is in this step."""
+        return self.sits_out or self.turn.sit_out or self.seconds < inf
+
+    @property
+    def broken(self) -> bool:
+        """Whether one that has a row gave way to a later one."""
+        return bool(self.preemptions) and any(row.sequence.state is not State.RUNNING for row in self.rows)
+
+    def waits(self, sequence: Sequence) -> bool:
+        """Whether it makes way for a short prompt of a group with savings."""
+        request = sequence.group.request
+        return self.turn.sit_out and (request.background or request.share_group in self.turn.above)
 
     def add_decode(self, sequence: Sequence, first: int) -> None:
         """A row behind the prompt: it is sampled, and has no followers and no scores."""

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tailrace.engine.budget import ChunkBudget, FixedBudget
 from tailrace.engine.kv.manager import KvManager
-from tailrace.engine.scheduler import ChunkBudget, FixedBudget, Limits, Scheduler
+from tailrace.engine.scheduler import Limits, Scheduler
 from tailrace.engine.sequence import Sequence
 from tailrace.engine.step_draft import StepDraft
 

@@ -15,9 +15,10 @@ from tailrace.clock import ManualClock
 from tailrace.config import Config
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.tenants import Tenants
+from tailrace.engine.budget import ChunkBudget, FixedBudget
 from tailrace.engine.kv.manager import BLOCK_TOKENS, KvManager
 from tailrace.engine.parts import EngineParts
-from tailrace.engine.scheduler import ChunkBudget, FixedBudget, Limits
+from tailrace.engine.scheduler import Limits
 from tailrace.engine.stats import EngineStats
 from tailrace.observe.metrics import Metrics
 from tailrace.plan.baselines import Classic, scheduler
