@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 
 from tailrace.errors import InvalidRequest
+from tailrace.protocol.one_of import as_any_of
 
 MAX_DEPTH = 64  # schemas inside schemas
 
@@ -89,7 +90,7 @@ def schema_source(schema: object, field: str) -> str:
         raise InvalidRequest(f"{field} must be a JSON Schema: an object", param=field)
     if _OPTIONS_KEY in schema:
         raise InvalidRequest(f"{field} holds {_OPTIONS_KEY}, which is this server's to set", param=field)
-    cleaned = _Cleaner(field, closes=not _joins(schema)).clean(schema)
+    cleaned = _Cleaner(field, schema).clean(schema)
     try:
         return orjson.dumps(cleaned | {_OPTIONS_KEY: _OPTIONS}).decode()
     except TypeError as error:
@@ -97,17 +98,19 @@ def schema_source(schema: object, field: str) -> str:
 
 
 class _Cleaner:
-    """Copies schemas without annotations that llguidance does not know. `closes`: objects that say nothing of further
-    properties have none."""
+    """Copies the schemas in `root` without annotations that llguidance does not know. Where none is joined with
+    another, objects that say nothing of further properties have none."""
 
-    def __init__(self, field: str, closes: bool) -> None:
+    def __init__(self, field: str, root: dict[str, Any]) -> None:
         self._field = field
-        self._closes = closes
+        self._root = root
+        self._closes = not _joins(root)
 
     def clean(self, schema: Any, depth: int = 0) -> Any:
         if not isinstance(schema, dict):
             return schema
         self._check(schema, depth)
+        schema = as_any_of(schema, self._root)
         clean = {key: value for key, value in schema.items() if not _is_annotation(key)}
         for key, inner in _inner(clean):
             clean[key] = _map(inner, lambda each: self.clean(each, depth + 1))

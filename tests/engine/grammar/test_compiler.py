@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tailrace.engine.grammar.compiler import LIMITS, MAX_KEPT, MAX_SOURCE, GrammarCompiler
-from tailrace.engine.grammar.guard import Guard
+from tailrace.engine.grammar.compiler import AT_ONCE, LIMITS, MAX_KEPT, MAX_SOURCE, GrammarCompiler
+from tailrace.engine.grammar.guard import Guard, Guards
 from tailrace.errors import InvalidRequest
 from tailrace.protocol.structured import grammar_of
 from tailrace.types import Grammar, GrammarKind
@@ -131,6 +133,43 @@ def test_what_would_compile_forever_is_refused_and_the_next_one_is_taken() -> No
     hostile._seconds = 30.0
     assert hostile.refusal("start: /a+/") is None
     hostile.close()
+
+
+class Slow(NoGuard):
+    """Never done with what holds "slow", until it is told so."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+
+    def refusal(self, grammar: str) -> str | None:
+        if "slow" in grammar:
+            self.done.wait()
+        return None
+
+
+async def test_one_that_takes_its_time_holds_up_no_other() -> None:
+    slow = Slow()
+    compiler = GrammarCompiler(tokenizer(), VOCAB, guard=slow)
+    waiting = [asyncio.create_task(compiler.get(regex(f"slow{i}"))) for i in range(AT_ONCE - 1)]
+    await asyncio.sleep(0)
+    try:
+        assert (await compiler.get(regex("quick"))).matcher().is_error() is False
+        assert not any(task.done() for task in waiting)
+    finally:
+        slow.done.set()
+    await asyncio.gather(*waiting)
+    compiler.close()
+
+
+def test_guards_are_for_several_threads_and_use_few_processes() -> None:
+    guards = Guards(3, LIMITS, 30.0)
+    for _ in range(3):
+        assert guards.refusal("start: /a+/") is None
+    assert sum(guard._child is not None for guard in guards._all) == 1
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(guards.refusal, [f"start: /a{{{i + 1}}}/" for i in range(12)])) == {None}
+    guards.close()
+    assert all(guard._child is None for guard in guards._all)
 
 
 def test_a_guard_whose_process_died_starts_another(guard: Guard) -> None:

@@ -12,9 +12,9 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from tailrace.engine.grammar.guard import Guard
+from tailrace.engine.grammar.guard import Guards
 from tailrace.errors import InvalidRequest
 from tailrace.text.tokenizer import Tokenizer
 from tailrace.types import Grammar, GrammarKind
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_SOURCE = 256 << 10  # characters
 MAX_KEPT = 32  # grammars
 COMPILE_SECONDS = 5.0
+AT_ONCE = 3  # grammars being compiled
 
 # See LLParserLimits. Fuel and items bound a mask to about 20 ms; a lexer state takes 1 to 2 kB.
 LIMITS = MappingProxyType(
@@ -39,20 +40,29 @@ LIMITS = MappingProxyType(
     }
 )
 
+
+class Trial(Protocol):
+    """A guard, or what stands for it."""
+
+    def refusal(self, grammar: str) -> str | None: ...
+    def close(self) -> None: ...
+
+
 _Key = tuple[GrammarKind, str]
 
 
 class GrammarCompiler:
     """One for each vocabulary. `get` may be called on several event loops."""
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, *, guard: Guard | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, *, guard: Trial | None = None) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._workshop: Workshop | None = None
-        self._guard = guard or Guard(LIMITS, COMPILE_SECONDS)
-        self._worker = ThreadPoolExecutor(1, "tailrace-grammar")
+        self._guard = guard or Guards(AT_ONCE, LIMITS, COMPILE_SECONDS)
+        self._workers = ThreadPoolExecutor(AT_ONCE, "tailrace-grammar")
         self._kept: OrderedDict[_Key, Future[CompiledGrammar]] = OrderedDict()
         self._lock = Lock()
+        self._opening = Lock()
 
     async def get(self, grammar: Grammar) -> CompiledGrammar:
         """Raises InvalidRequest naming the grammar's field."""
@@ -68,7 +78,7 @@ class GrammarCompiler:
 
     def close(self) -> None:
         """Ends the guard's process. What is being compiled is given up."""
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        self._workers.shutdown(wait=False, cancel_futures=True)
         self._guard.close()
 
     def _future(self, grammar: Grammar) -> Future[CompiledGrammar]:
@@ -76,18 +86,19 @@ class GrammarCompiler:
         with self._lock:
             found = self._kept.get(key)
             if found is None or _is_of_no_use(found):
-                found = self._kept[key] = self._worker.submit(self._compile, *key)
+                found = self._kept[key] = self._workers.submit(self._compile, *key)
             self._kept.move_to_end(key)
             while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
         return found
 
     def _compile(self, kind: GrammarKind, source: str) -> CompiledGrammar:
-        """In the worker. Raises InvalidRequest."""
-        if self._workshop is None:
-            from tailrace.engine.grammar.workshop import Workshop  # noqa: PLC0415 - see there
+        """In a worker. Raises InvalidRequest."""
+        with self._opening:
+            if self._workshop is None:
+                from tailrace.engine.grammar.workshop import Workshop  # noqa: PLC0415 - see there
 
-            self._workshop = Workshop(self._tokenizer, self._vocab_size, LIMITS, self._guard)
+                self._workshop = Workshop(self._tokenizer, self._vocab_size, LIMITS, self._guard)
         return self._workshop.compile(kind, source)
 
 

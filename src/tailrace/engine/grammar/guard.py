@@ -2,7 +2,8 @@
 
 A few short patterns take minutes or gigabytes (`multipleOf: 999983`, thirty patterns at once). So each new grammar is
 tried there on a vocabulary of single bytes, within limits of time and memory; what passes is as quick on the real one.
-The process starts with the first grammar, is replaced when it had to be killed, and ends with its parent.
+The process starts with the first grammar, is replaced when it had to be killed, and ends with its parent. There are a
+few, so that one that takes its time holds up no other: further ones start only when they are needed.
 """
 
 from __future__ import annotations
@@ -14,12 +15,35 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from queue import LifoQueue
 
 from tailrace.errors import InternalError
 
 MEMORY = 1 << 30  # bytes of address space
 _START_SECONDS = 60.0
 _CHILD = Path(__file__).with_name("guard_child.py")
+
+
+class Guards:
+    """For as many threads at once as there are of them."""
+
+    def __init__(self, count: int, limits: Mapping[str, int | bool], seconds: float) -> None:
+        self._all = [Guard(limits, seconds) for _ in range(count)]
+        self._idle: LifoQueue[Guard] = LifoQueue()  # the one used last has its process already
+        for guard in self._all:
+            self._idle.put(guard)
+
+    def refusal(self, grammar: str) -> str | None:
+        """See Guard. Waits while all are at work."""
+        guard = self._idle.get()
+        try:
+            return guard.refusal(grammar)
+        finally:
+            self._idle.put(guard)
+
+    def close(self) -> None:
+        for guard in self._all:
+            guard.close()
 
 
 class Guard:

@@ -1,5 +1,5 @@
-"""Where grammars are compiled: llguidance with the engine's vocabulary. Works on one thread; imported there, when the
-first grammar comes, because importing llguidance takes a tenth of a second and most servers never need it."""
+"""Where grammars are compiled: llguidance with the engine's vocabulary. Imported by a worker, when the first grammar
+comes, because importing llguidance takes a tenth of a second and most servers never need it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import llguidance
 
-from tailrace.engine.grammar.guard import Guard
+from tailrace.engine.grammar.compiler import Trial
 from tailrace.engine.grammar.vocabulary import make_vocabulary
 from tailrace.errors import InvalidRequest
 from tailrace.text.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ class CompiledGrammar:
 
 
 class Workshop:
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, limits: Mapping[str, int | bool], guard: Guard) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, limits: Mapping[str, int | bool], guard: Trial) -> None:
         """Raises InvalidRequest for a model that cannot end an answer."""
         self._guard = guard
         self._limits = llguidance.LLParserLimits(**limits)  # type: ignore[arg-type]
