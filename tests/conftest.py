@@ -6,6 +6,7 @@ looks for examples: the same ones in every run, and however slow the machine is.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,16 @@ SLOW = {"deadline": None, "suppress_health_check": (HealthCheck.too_slow,)}
 settings.register_profile("same", derandomize=True, **SLOW)  # type: ignore[arg-type]
 settings.register_profile("explore", **SLOW)  # type: ignore[arg-type]
 settings.load_profile("same")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def terminal() -> Iterator[None]:
+    """As wide and as plain as none, here and in child processes, whatever the one is that the tests are started in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        for name in ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+            patch.delenv(name, raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")
