@@ -42,7 +42,7 @@ from tailrace.engine import loop as engine_loop
 MODES = ("test", "loop", "engine", "threads", "processes")
 TESTS = str(Path(__file__).resolve().parent) + os.sep
 OFTEN, RARELY = 0.5, 0.05  # how likely a pause is, and one that waits for nobody
-SLICES = 40  # of a child process' life in which it is stopped
+SLICES = 15  # of a child process' life in which it is stopped
 _sleep, _now, _used = time.sleep, time.monotonic, time.process_time  # tests may put their own in place
 
 

@@ -20,7 +20,7 @@ from tests.engine.support import VOCAB, NoGuard, tokenizer
 @pytest.fixture(scope="module")
 def guard() -> Iterator[Guard]:
     """A real one, patient: what it takes, it takes on any machine."""
-    guard = Guard(LIMITS, 30.0)
+    guard = Guard(LIMITS, 120.0)
     yield guard
     guard.close()
 
@@ -130,7 +130,7 @@ def test_what_would_compile_forever_is_refused_and_the_next_one_is_taken() -> No
         assert "0.2 s" in str(hostile.refusal(endless))
     finally:
         hostile.close()
-    hostile._seconds = 30.0
+    hostile._seconds = 120.0
     assert hostile.refusal("start: /a+/") is None
     hostile.close()
 
@@ -162,7 +162,7 @@ async def test_one_that_takes_its_time_holds_up_no_other() -> None:
 
 
 def test_guards_are_for_several_threads_and_use_few_processes() -> None:
-    guards = Guards(3, LIMITS, 30.0)
+    guards = Guards(3, LIMITS, 120.0)
     for _ in range(3):
         assert guards.refusal("start: /a+/") is None
     assert sum(guard._child is not None for guard in guards._all) == 1
