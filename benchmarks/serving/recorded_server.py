@@ -56,7 +56,7 @@ async def run(model: Model, config: Config) -> None:
 
 
 def main(out: Path, model_name: str) -> None:
-    config = load(flags={"engine.model": model_name, "api.port": "0"}).config
+    config = load(flags={"engine.model": model_name, "engine.speculate": "off", "api.port": "0"}).config
     model = ready_model(config.engine, show=False)
     recorder = Recorder(model.parts.cost)
     asyncio.run(run(model, config))

@@ -1,6 +1,6 @@
 """What must hold when many want something at once, in simulations: isolation, fairness, overload, foresight.
 
-    python -m benchmarks.serving.scenarios [isolation fairness polite overload comeback foresight] [--seconds 600]
+    python -m benchmarks.serving.scenarios [isolation fairness polite overload comeback foresight noises] [--seconds N]
 
 Every figure stands beside that of first come, first served. The tests run the same scenarios, shorter.
 """
@@ -21,7 +21,7 @@ from tailrace.plan.clients import Habits
 from tailrace.plan.meter import Sample
 from tailrace.plan.record import Record
 from tailrace.plan.simulator import Outcome, Setup, simulate
-from tailrace.plan.steps import Machine
+from tailrace.plan.steps import NOISE, Machine
 from tailrace.plan.summary import summarize
 from tailrace.policy import ClassPolicies, ClassPolicy, Policy, TenantPolicy
 from tailrace.traces import TraceRow
@@ -65,7 +65,7 @@ def plane(
     tenants = tuple(TenantPolicy(name, weight=weight) for name, weight in (weights or {}).items())
     policy = Policy(tenants=tenants, classes=PATIENT) if control is UNBOUNDED else Policy(tenants=tenants)
     config = Config(EngineConfig(max_sequences=slots), control or ControlConfig(), policy=policy)
-    return replace(Setup(config, Machine(), kv_tokens=131_072), **fields)
+    return replace(Setup(config, kv_tokens=131_072), **fields)
 
 
 def capacity(shape: Shape, setup: Setup, count: int = 60) -> float:
@@ -239,10 +239,12 @@ def comeback(seconds: float, classic: Classic | None = None) -> dict[str, float]
 # --- foresight
 
 
-def foresight(seconds: float, load: float = 0.6, classic: Classic | None = None) -> dict[str, float]:
+def foresight(
+    seconds: float, load: float = 0.6, noise: float = NOISE, classic: Classic | None = None
+) -> dict[str, float]:
     """Predicted against actual first token, |actual - predicted| / actual, of a mix at this part of capacity, behind
-    the quarter of the requests from which the errors are learned."""
-    made = plane(classic=classic or Classic())
+    the quarter of the requests from which the errors are learned. `noise`: of step times."""
+    made = plane(classic=classic or Classic(), machine=Machine(noise=noise))
     rate = load * len(MIX) / sum(1 / capacity(lambda _, size=size: size, made, 6) for size in MIX)
     outcome = simulate(stream(lambda rng: rng.choice(MIX), rate, seconds, "mix", 5), made)
     known = [record for record in outcome.records if record.ok and record.predicted_ttft is not None]
@@ -256,9 +258,15 @@ def foresight(seconds: float, load: float = 0.6, classic: Classic | None = None)
     }
 
 
+def noises(seconds: float, classic: Classic | None = None) -> dict[str, float]:
+    """What of the error is the machine's: the same by the noise of step times."""
+    found = {noise: foresight(seconds, 0.6, noise, classic) for noise in (0.0, NOISE, 0.2, 0.4)}
+    return {f"{noise}_{part}": error[part] for noise, error in found.items() for part in ("p50", "p90")}
+
+
 SCENARIOS: dict[str, Callable[..., dict[str, float]]] = {
     "isolation": isolation, "fairness": fairness, "polite": polite, "overload": overload, "comeback": comeback,
-    "foresight": foresight,
+    "foresight": foresight, "noises": noises,
 }  # fmt: skip
 
 
