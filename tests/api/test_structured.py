@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import jsonschema
 import pytest
+from openai import AsyncOpenAI
+from pydantic import BaseModel, Field
 
+from tailrace.api.state import AppState
 from tailrace.backends.engine import EngineBackend
 from tailrace.backends.fake import FakeBackend
 from tailrace.clock import SystemClock
-from tailrace.engine.grammar.compiler import GrammarCompiler
+from tailrace.engine.grammar.compiler import LIMITS, GrammarCompiler, Trial
 from tailrace.engine.grammar.drafter import GrammarDrafter
+from tailrace.engine.grammar.guard import Guards
+from tailrace.protocol.structured import FIELDS
 from tests.engine.support import VOCAB, NoGuard, parts, tokenizer
-from tests.serving import chat, in_process, make_state, parse_stream
+from tests.serving import chat, in_process, live, make_state, parse_stream
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SCHEMA = {
@@ -29,17 +36,22 @@ SCHEMA = {
 FORMAT = {"type": "json_schema", "json_schema": {"name": "t", "schema": SCHEMA, "strict": True}}
 
 
-@pytest.fixture
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    compiler = GrammarCompiler(tokenizer(), VOCAB, guard=NoGuard())
+@asynccontextmanager
+async def serving(guard: Trial) -> AsyncIterator[AppState]:
+    compiler = GrammarCompiler(tokenizer(), VOCAB, guard=guard)
     engine = replace(parts(slots=4, drafter=GrammarDrafter(None)), grammars=compiler)
     backend = EngineBackend(engine, "fake", SystemClock())
     backend.start()
     state = make_state(backend)
     state.tokenizer = tokenizer()
-    async with in_process(state) as made:
-        yield made
+    yield state
     backend.close()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(NoGuard()) as state, in_process(state) as made:
+        yield made
 
 
 async def test_constrained_json_ends_well_or_says_that_it_was_cut(client: httpx.AsyncClient) -> None:
@@ -115,6 +127,73 @@ async def test_a_refusal_has_its_own_status_streamed_or_not(
     error = answer.json()["error"]
     assert error["param"] == param
     assert says in error["message"]
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=9)
+    age: int = Field(ge=0, le=150)
+    kind: Literal["human", "robot"]
+
+
+async def test_the_openai_client_parses_answers_into_its_models() -> None:
+    async with serving(NoGuard()) as state, live(state) as base:
+        client = AsyncOpenAI(base_url=f"{base}/v1", api_key="none", timeout=120, max_retries=0)
+        asked: Any = {"model": "fake", "messages": [{"role": "user", "content": "x"}], "seed": 4, "max_tokens": 200}
+        plain = await client.beta.chat.completions.parse(response_format=Person, **asked)
+        async with client.beta.chat.completions.stream(response_format=Person, **asked) as stream:
+            streamed = await stream.get_final_completion()
+        await client.close()
+    assert isinstance(plain.choices[0].message.parsed, Person)
+    assert streamed.choices[0].message.parsed == plain.choices[0].message.parsed
+    assert streamed.choices[0].message.content == plain.choices[0].message.content
+
+
+WORDS = (
+    "type", "properties", "required", "items", "anyOf", "oneOf", "allOf", "$ref", "$defs", "enum", "const", "pattern",
+    "minLength", "maxItems", "minimum", "multipleOf", "format", "additionalProperties", "not", "json", "regex",
+    "choice", "json_schema", "name", "schema", "strict",
+)  # fmt: skip
+TEXTS = (
+    "object",
+    "string",
+    "integer",
+    "json_schema",
+    "json_object",
+    "text",
+    "#",
+    "#/$defs/a",
+    "a+",
+    "(",
+    "start: a",
+    "",
+)
+
+
+def junk(dice: random.Random, depth: int = 0) -> Any:
+    """What JSON can hold, in words that mean something somewhere."""
+    kind = dice.randrange(8 if depth < 4 else 5)
+    if kind > 4:
+        inner = [junk(dice, depth + 1) for _ in range(dice.randrange(4))]
+        return inner if kind == 5 else {dice.choice(WORDS): each for each in inner}
+    numbers, text = (-1, 0, 1, 2, 1e300, 0.1), dice.choice(TEXTS)
+    return (None, dice.random() < 0.5, dice.choice(numbers), text, text)[kind]
+
+
+async def test_no_junk_makes_a_server_error_and_good_requests_go_on() -> None:
+    """300 bodies, each field with values of every kind; what is taken is answered."""
+    dice = random.Random(6)
+    good = chat("x", seed=1, max_tokens=100, response_format=FORMAT)
+    async with serving(Guards(1, LIMITS, 120.0)) as state, in_process(state) as client:
+        expected = (await client.post(CHAT, json=good)).json()["choices"]
+        for number in range(300):
+            body = {dice.choice(FIELDS): junk(dice), dice.choice(FIELDS): junk(dice)} if number % 9 == 0 else {}
+            body = body or {dice.choice(FIELDS): junk(dice)}
+            answer = await client.post(CHAT, json=chat("x", max_tokens=4, **body))
+            assert answer.status_code in (200, 400), body
+            if answer.status_code == 400:
+                assert answer.json()["error"]["param"], body
+            if number % 30 == 0:
+                assert (await client.post(CHAT, json=good)).json()["choices"] == expected
 
 
 async def test_what_cannot_be_constrained_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +12,12 @@ import pytest
 
 from tailrace.engine.grammar.compiler import AT_ONCE, LIMITS, MAX_KEPT, MAX_SOURCE, GrammarCompiler
 from tailrace.engine.grammar.guard import Guard, Guards
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InternalError, InvalidRequest
 from tailrace.protocol.structured import grammar_of
 from tailrace.types import Grammar, GrammarKind
 from tests.engine.support import VOCAB, NoGuard, tokenizer
+
+ENDLESS = '{"grammars": [{"json_schema": {"type": "integer", "multipleOf": 999983}}]}'
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +128,7 @@ def test_the_guard_takes_what_can_be_compiled_and_says_why_not(guard: Guard) -> 
 
 def test_what_would_compile_forever_is_refused_and_the_next_one_is_taken() -> None:
     hostile = Guard(LIMITS, 0.2)  # nothing that ends is waited for
-    try:
-        endless = '{"grammars": [{"json_schema": {"type": "integer", "multipleOf": 999983}}]}'
-        assert "0.2 s" in str(hostile.refusal(endless))
-    finally:
-        hostile.close()
+    assert "0.2 s" in str(hostile.refusal(ENDLESS))
     hostile._seconds = 120.0
     assert hostile.refusal("start: /a+/") is None
     hostile.close()
@@ -170,6 +169,30 @@ def test_guards_are_for_several_threads_and_use_few_processes() -> None:
         assert set(pool.map(guards.refusal, [f"start: /a{{{i + 1}}}/" for i in range(12)])) == {None}
     guards.close()
     assert all(guard._child is None for guard in guards._all)
+
+
+def test_closing_ends_what_is_being_tried_however_far_it_is() -> None:
+    guard = Guard(LIMITS, 600.0)
+    with ThreadPoolExecutor(1) as pool:
+        endless = pool.submit(guard.refusal, ENDLESS)
+        guard.close()
+        assert endless.exception() is None or isinstance(endless.exception(), InternalError)
+    assert guard._child is None
+    with pytest.raises(InternalError):
+        guard.refusal("start: /a+/")
+
+
+def test_the_process_ends_by_itself_when_nobody_stops_it() -> None:
+    """As where the parent was killed: nobody is there to read or to kill."""
+    guard = Guard(LIMITS, 1.0)
+    assert guard.refusal("start: /a+/") is None
+    child = guard._child
+    assert child is not None
+    assert child.stdin is not None
+    child.stdin.write(json.dumps(ENDLESS).encode() + b"\n")
+    child.stdin.flush()
+    assert child.wait(60) != 0
+    guard.close()
 
 
 def test_a_guard_whose_process_died_starts_another(guard: Guard) -> None:

@@ -14,8 +14,10 @@ import selectors
 import subprocess
 import sys
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 from queue import LifoQueue
+from threading import RLock
 
 from tailrace.errors import InternalError
 
@@ -47,24 +49,38 @@ class Guards:
 
 
 class Guard:
-    """Not for two threads at once."""
+    """One grammar at a time; `close` from any thread ends what is being tried."""
 
     def __init__(self, limits: Mapping[str, int | bool], seconds: float) -> None:
         """`limits` are LLParserLimits'; a grammar may take `seconds`."""
         self._limits = dict(limits)
         self._seconds = seconds
         self._child: subprocess.Popen[bytes] | None = None
+        self._lock = RLock()  # held while the child's pipes are in use
+        self._closed = False
 
     def refusal(self, grammar: str) -> str | None:
         """Why a grammar (in llguidance's own form) is not taken; None where it is."""
-        answer = self._ask(self._running(), grammar, self._seconds)
-        if answer is None:
-            self.close()
-            return f"it takes more than {self._seconds:g} s or {MEMORY >> 20} MiB to compile; make it simpler"
+        if self._closed:
+            raise InternalError("the process that tries grammars has ended")
+        with self._lock:
+            answer = self._ask(self._running(), grammar, self._seconds)
+            if answer is None:
+                self._end()
+                return f"it takes more than {self._seconds:g} s or {MEMORY >> 20} MiB to compile; make it simpler"
         refusal = json.loads(answer)
         return None if refusal is None else str(refusal)
 
     def close(self) -> None:
+        """For good."""
+        self._closed = True
+        child = self._child
+        if child is not None:
+            child.kill()
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -72,11 +88,16 @@ class Guard:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
-            self.close()
-            command = [sys.executable, "-I", str(_CHILD), str(MEMORY), os.pathsep.join(sys.path)]
-            self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            if self._ask(self._child, self._limits, _START_SECONDS) is None:
-                self.close()
+            self._end()
+            limits = [str(MEMORY), str(ceil(self._seconds)), os.pathsep.join(sys.path)]
+            self._child = subprocess.Popen(
+                [sys.executable, "-I", str(_CHILD), *limits],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is the parent's to act on
+            )
+            if self._closed or self._ask(self._child, self._limits, _START_SECONDS) is None:
+                self._end()
                 raise InternalError("the process that tries grammars does not start")
         return self._child
 

@@ -9,7 +9,7 @@ import sys
 
 
 def main() -> None:
-    memory, path = sys.argv[1:]
+    memory, seconds, path = sys.argv[1:]
     sys.path[:] = path.split(os.pathsep)
     import resource  # noqa: PLC0415 - after the path is set
 
@@ -21,6 +21,10 @@ def main() -> None:
     vocabulary = llguidance.LLTokenizer("byte")
     print("null", flush=True)
     for line in sys.stdin:
+        # The parent stops what takes too long; this ends it also where the parent is gone.
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        end = int(used.ru_utime + used.ru_stime) + int(seconds) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
         matcher = llguidance.LLMatcher(vocabulary, json.loads(line), log_level=0, limits=limits)
         if not matcher.is_error():
             matcher.compute_ff_tokens()
