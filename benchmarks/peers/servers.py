@@ -66,9 +66,11 @@ def tailrace(model: Path, threads: int) -> Callable[[int], list[str]]:
     return lambda port: [*call, "--port", str(port), "--max-sequences", str(SLOTS)]
 
 
-def llama_server(binary: str, model: Path, threads: int) -> Callable[[int], list[str]]:
-    call = [binary, "-m", str(model), "-t", str(threads), "-tb", str(threads), "-np", str(SLOTS)]
-    call += ["-c", str(SLOTS * SLOT_TOKENS), "-fa", "on", "--no-webui", "--cache-ram", "0"]
+def llama_server(
+    binary: str, model: Path, threads: int, slots: int = SLOTS, slot_tokens: int = SLOT_TOKENS
+) -> Callable[[int], list[str]]:
+    call = [binary, "-m", str(model), "-t", str(threads), "-tb", str(threads), "-np", str(slots)]
+    call += ["-c", str(slots * slot_tokens), "-fa", "on", "--no-webui", "--cache-ram", "0"]
     return lambda port: [*call, "--port", str(port)]
 
 

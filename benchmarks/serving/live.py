@@ -34,6 +34,7 @@ class Sample:
     tokens: int = 0
     predicted: float | None = None
     status: int = 0
+    retry_after: float | None = None
     timings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -46,6 +47,7 @@ class Client:
     rng: random.Random
     samples: list[Sample] = field(default_factory=list)
     begin: float = field(default_factory=time.perf_counter)
+    pid: int = 0  # of the server, where it is our own
 
     async def ask(self, kind: str, prompt: int, tokens: int, key: str = "") -> Sample:
         body = {
@@ -60,6 +62,8 @@ class Client:
             sample.status = answer.status
             said = answer.headers.get("x-tailrace-predicted-ttft-ms")
             sample.predicted = float(said) / 1000 if said else None
+            wait = answer.headers.get("retry-after")
+            sample.retry_after = float(wait) if wait else None
             if answer.status == 200:
                 await self._read(answer, sample, sent)
         sample.end = time.perf_counter() - sent
@@ -102,7 +106,7 @@ async def served(*flags: str, seed: int = 1) -> AsyncIterator[Client]:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(600)) as session:
             url = f"http://127.0.0.1:{port}"
             await _ready(session, url, process)
-            yield Client(url, session, random.Random(seed))
+            yield Client(url, session, random.Random(seed), pid=process.pid)
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)

@@ -72,3 +72,12 @@ def test_jitter_only_delays_and_repeats_by_its_seed() -> None:
     waits = [[ComeBack(random.Random(seed)).spread(10.0) for _ in range(3)] for seed in (1, 1, 2)]
     assert waits[0] == waits[1] != waits[2]
     assert all(10.0 <= wait <= 11.0 for row in waits for wait in row)
+
+
+def test_nobody_is_sent_away_for_longer_than_ten_minutes() -> None:
+    come_back = ComeBack(Straight())
+    come_back.busy(TENANT, 0.0)
+    waits = [come_back.seconds(FULL, "tenant acme", 100.0) for _ in range(50)]
+    assert waits[0] == pytest.approx(30.0)
+    assert max(waits) == 600.0
+    assert come_back.spread(1e9) == 600.0

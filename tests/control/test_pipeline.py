@@ -22,7 +22,14 @@ from tailrace.control.session import Session
 from tailrace.errors import InternalError, InvalidRequest, QueueFull, RateLimited, Unavailable
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Timeline
-from tailrace.types import GenerateRequest, SamplingParams, StopConditions, TokenEvent
+from tailrace.types import (
+    EngineFacts,
+    FinishReason,
+    GenerateRequest,
+    SamplingParams,
+    StopConditions,
+    TokenEvent,
+)
 from tests.serving import until
 
 
@@ -442,3 +449,40 @@ async def test_what_requests_turn_out_to_be_is_learned_and_kept(tmp_path: Path) 
     await pipeline.close()
     kind = run.kind
     assert LengthBook(path).expect(kind, 200).q50 == pytest.approx(11, rel=0.15)
+
+
+async def test_what_ends_while_it_waits_does_not_start_in_the_same_moment() -> None:
+    plane = Plane(slots=1)
+    first, second, third = [await plane.admit() for _ in range(3)]
+    task = asyncio.create_task(read(first))
+    await until(lambda: len(plane.fake.started_ids) == 1)
+    second.fail(Unavailable("ended by an operator"))
+    plane.fake.step(3)
+    await task  # its slot is free now, and nobody has closed the second one
+    assert second.started is None
+    assert third.started is not None
+    assert plane.counts() == (1, 1)
+    with pytest.raises(Unavailable, match="operator"):
+        await read(second)
+    await third.close()
+    assert plane.counts() == (0, 0)
+
+
+async def test_what_was_released_and_never_given_to_a_backend_costs_nothing() -> None:
+    plane = Plane(slots=1)
+    run = await plane.admit()
+    assert run.started is not None
+    assert run.spent().prompt_tokens == 4
+    await run.close()
+    assert run.spent().prompt_tokens == 0
+    assert plane.fake.started_ids == []
+
+
+async def test_preemptions_are_counted_once_for_a_request_of_several_choices() -> None:
+    plane = Plane()
+    run = await plane.admit(n=2)
+    for index, preemptions, again in ((0, 2, 30), (1, 3, 40)):
+        facts = EngineFacts(finished=1.0, preemptions=preemptions, recomputed_tokens=again)
+        run._finish(TokenEvent(index, finish=FinishReason.STOP, facts=facts))
+    assert plane.sample("preemptions_total") == 3
+    await run.close()

@@ -1,7 +1,8 @@
 """When a refused caller should come back: how fast its own work leaves, and how many were told to come before it.
 
 Each refused request is promised a place of its own, later than the one before, so that a crowd that was refused
-together does not return together. A little seeded jitter on top spreads those who were promised the same.
+together does not return together. A little seeded jitter on top spreads those who were promised the same. Nobody is
+told to stay away longer than ten minutes: by then the pace is another one, and who left may have made room.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tailrace.control.admission import Reject
 from tailrace.control.drain_rate import DrainRate
 
 _JITTER = 0.1
-_LEAST = 0.001  # seconds
+_LEAST, _MOST = 0.001, 600.0  # seconds
 ALL = "all"
 
 
@@ -67,4 +68,4 @@ class ComeBack:
         return self.spread(seconds)
 
     def spread(self, seconds: float) -> float:
-        return max(seconds, _LEAST) * (1.0 + _JITTER * self._rng.random())
+        return min(max(seconds, _LEAST), _MOST) * (1.0 + _JITTER * self._rng.random())

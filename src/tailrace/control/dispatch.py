@@ -80,12 +80,16 @@ class Dispatch:
             run.started = self._clock.now()
             run.release()
 
-    def leave(self, run: Run) -> None:
-        """The end of a run, wherever it is."""
+    def withdraw(self, run: Run) -> None:
+        """It starts no more."""
         if self.queue.remove(run):
             self._left_the_queue(run)
-        elif self.running.pop(run.id, None) is not None:
-            self.queue.ended(run, run.device_seconds)
+
+    def leave(self, run: Run) -> None:
+        """The end of a run, wherever it is. What no backend has heard of cost nothing."""
+        self.withdraw(run)
+        if self.running.pop(run.id, None) is not None:
+            self.queue.ended(run, run.device_seconds if run.begun else 0.0)
             self._learn(run)
 
     def served(self, run: Run, tokens: int) -> None:

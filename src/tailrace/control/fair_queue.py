@@ -59,10 +59,11 @@ class QueueRules:
 
 @dataclass(slots=True)
 class _Bill:
-    """What a started request was charged so far."""
+    """What a started request was charged so far, and what its answer is expected to be charged yet."""
 
     ticket: Ticket
     charged: float
+    left: float
 
 
 class FairQueue(Generic[W]):
@@ -150,11 +151,13 @@ class FairQueue(Generic[W]):
         bill = self._bills[entry.id]
         bill.charged += seconds
         self._bands[bill.ticket.band].charge(bill.ticket.tenant, seconds)
+        self._pay(bill, seconds)
 
     def ended(self, entry: W, seconds: float | None = None) -> None:
         """The end of a started entry, with what it cost in all (None: what was charged so far)."""
         bill = self._bills.pop(entry.id)
         ticket = bill.ticket
+        self._pay(bill, bill.left)
         if seconds is not None:
             self._bands[ticket.band].charge(ticket.tenant, seconds - bill.charged)
         self.running[ticket.request_class] -= ticket.estimate.sequences
@@ -204,8 +207,14 @@ class FairQueue(Generic[W]):
         self._earn(ticket.band, place.cost)
         self._take(place)
         self._bands[ticket.band].charge(ticket.tenant, expected)
-        self._bills[place.id] = _Bill(ticket, expected)
+        self._bills[place.id] = _Bill(ticket, expected, ticket.estimate.decode_seconds)
+        self._bands[ticket.band].owe(ticket.tenant, ticket.estimate.decode_seconds)
         self.running[ticket.request_class] += ticket.estimate.sequences
+
+    def _pay(self, bill: _Bill, seconds: float) -> None:
+        paid = min(seconds, bill.left)
+        bill.left -= paid
+        self._bands[bill.ticket.band].owe(bill.ticket.tenant, -paid)
 
     def _earn(self, served: int, cost: float) -> None:
         """Every band that waits below the one served earns its share; what is served by credit is paid from it."""

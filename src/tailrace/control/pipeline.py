@@ -188,6 +188,11 @@ class Pipeline:
         self._leave_the_waiting(run)
         run.hold.start(run.spent())
 
+    def withdraw(self, run: Run) -> None:
+        """It is to end: where it waits it will not start any more. `leave` is still to come."""
+        self.limits.forget(run)
+        self.dispatch.withdraw(run)
+
     def leave(self, run: Run, *, completed: bool) -> None:
         """The one end of a run, wherever it is."""
         self._leave_the_waiting(run)

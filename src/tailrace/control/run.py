@@ -49,6 +49,7 @@ class Run:
         self._pipeline = pipeline
         self._timeline = timeline
         self._open = set(range(request.n))
+        self._counted = (0, 0)  # preemptions and recomputed tokens that the metrics have
         self._released = asyncio.Event()
         self._error: TailraceError | None = None
         self._stream: AsyncIterator[Sequence[TokenEvent]] | None = None
@@ -98,7 +99,7 @@ class Run:
 
         Device time is the backend's own count once it is known, and what was expected of as much until then.
         """
-        if self.started is None:
+        if self.started is None or (self._closed and not self.begun):  # its backend has never heard of it
             return Amounts(self.hold.ask.exact.requests)
         seconds = self.device_seconds
         if seconds is None:
@@ -122,6 +123,7 @@ class Run:
     def fail(self, error: TailraceError) -> None:
         """End it with this error now, whether it waits or runs, and whether or not its backend still answers."""
         self._error = error
+        self._pipeline.withdraw(self)
         self._released.set()
         if self._reader is not None and not self._interrupted:
             self._interrupted = True
@@ -229,11 +231,16 @@ class Run:
             facts = self._timeline.facts
             self._timeline.learn(event.facts, first="learned" not in facts)
             facts["learned"] = True
-            self._pipeline.metrics.preempted(event.facts.preemptions, event.facts.recomputed_tokens)
+            self._count(event.facts)
         if event.finish is FinishReason.ERROR:
             raise _own_error(event.error, self.id)
         if event.finish is FinishReason.ABORT:
             raise self._error or Unavailable("The request was ended by the server", code="aborted")
+
+    def _count(self, facts: EngineFacts) -> None:
+        """Every choice brings what became of the whole request so far: count what is new."""
+        before, self._counted = self._counted, (facts.preemptions, facts.recomputed_tokens)
+        self._pipeline.metrics.preempted(facts.preemptions - before[0], facts.recomputed_tokens - before[1])
 
     def _learn(self, facts: EngineFacts) -> None:
         if facts.first_token is not None:

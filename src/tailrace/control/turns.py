@@ -19,18 +19,25 @@ _IDLE_KEPT = 4096  # tenants remembered, before those that neither wait nor run 
 
 
 class Account:
-    """One tenant. `counter`: standard device-seconds over weight; `open`: its requests that have not ended."""
+    """One tenant. `counter`: standard device-seconds over weight; `open`: its requests that have not ended; `owed`:
+    seconds that its running answers are expected to be charged yet."""
 
-    __slots__ = ("counter", "lines", "open", "rank", "tenant", "waiting", "weight")
+    __slots__ = ("counter", "lines", "open", "owed", "rank", "tenant", "waiting", "weight")
 
     def __init__(self, tenant: str, rank: int) -> None:
         self.tenant = tenant
         self.rank = rank  # breaks ties: who was raised last, then order of appearance
         self.counter = 0.0
+        self.owed = 0.0
         self.weight = 1.0
         self.waiting = 0
         self.open = 0
         self.lines: dict[str, Line] = {}
+
+    @property
+    def coming(self) -> float:
+        """What the counter will be once its running answers are paid for."""
+        return self.counter + max(self.owed, 0.0) / self.weight
 
     @property
     def seconds(self) -> float:
@@ -202,6 +209,10 @@ class Turns:
         if seconds < 0:
             for request_class, line in account.lines.items():
                 self._lanes[request_class].fell(account, line)
+
+    def owe(self, tenant: str, seconds: float) -> None:
+        """Of a running answer; negative when it was charged, or will not be."""
+        self._accounts[tenant].owed += seconds
 
     def _account(self, tenant: str) -> Account:
         account = self._accounts.get(tenant)

@@ -41,7 +41,8 @@ NOTHING = Ahead()
 def work_ahead(ticket: Ticket, bands: Mapping[int, Turns], coming: Coming, lower_share: float) -> Ahead:
     """Before a request with this ticket: one that waits already, or one that would come now.
 
-    Its own tenant's earlier requests; of the others in its band what they get until its tenant's turn for it comes;
+    Its own tenant's earlier requests; of the others in its band what they get until its tenant's turn for it comes,
+    counted as if running answers had been paid for;
     the higher bands' backlog and what will arrive there meanwhile; the share that lower bands are guaranteed.
     """
     turns = bands.get(ticket.band)
@@ -58,7 +59,8 @@ def work_ahead(ticket: Ticket, bands: Mapping[int, Turns], coming: Coming, lower
 def _in_band(ticket: Ticket, turns: Turns) -> Ahead:
     account = turns.find(ticket.tenant)
     own = NOTHING if account is None else _own(ticket, account)
-    counter = turns.entry_counter(ticket.tenant) + own.seconds / ticket.weight
+    owed = 0.0 if account is None else account.owed
+    counter = turns.entry_counter(ticket.tenant) + (own.seconds + owed) / ticket.weight
     return own + _others(ticket.tenant, counter, turns)
 
 
@@ -82,7 +84,7 @@ def _others(tenant: str, counter: float, turns: Turns) -> Ahead:
         if name == tenant:
             continue
         seen += 1
-        allowed = max(counter - other.counter, 0.0) * other.weight
+        allowed = max(counter - other.coming, 0.0) * other.weight
         seconds = other.seconds
         part = min(1.0, allowed / seconds) if seconds else 1.0
         total += Ahead(seconds, other.prefill, other.waiting).times(part)
