@@ -24,6 +24,20 @@ class SystemClock:
         return time.time()
 
 
+class WorkClock:
+    """Counts the processor time of the calling thread: for bounds on work, which waiting for a processor must not use
+    up. `wall` is the other clock's."""
+
+    def __init__(self, wall: Clock) -> None:
+        self._wall = wall
+
+    def now(self) -> float:
+        return time.thread_time()
+
+    def wall(self) -> float:
+        return self._wall.wall()
+
+
 class ManualClock:
     """A clock that moves only when told."""
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from tailrace import _native
-from tailrace.clock import SystemClock
+from tailrace.clock import SystemClock, WorkClock
 from tailrace.config import EngineConfig, store_root
 from tailrace.doctor.finding import Finding, Level
 from tailrace.doctor.machine import Machine
@@ -112,7 +112,7 @@ def _chat(checkpoint: Checkpoint) -> Finding:
     """Tokenizer and template, as serve would set them up."""
     try:
         vocabulary = checkpoint.tokenizer().vocab_size
-        template = ChatTemplate.from_metadata(checkpoint.metadata, clock=SystemClock())
+        template = ChatTemplate.from_metadata(checkpoint.metadata, clock=WorkClock(SystemClock()))
     except TailraceError as error:
         return Finding("text", Level.FAIL, error.message, "choose another file, or give --chat-template FILE")
     text, facts = f"{vocabulary:,} tokens", {"vocabulary": vocabulary, "template": template is not None}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailrace.backends.engine import EngineBackend
-from tailrace.clock import SystemClock
+from tailrace.clock import SystemClock, WorkClock
 from tailrace.config import EngineConfig, store_root
 from tailrace.engine.build import build_engine
 from tailrace.engine.parts import EngineParts
@@ -80,6 +80,7 @@ def served_name(config: EngineConfig, path: Path) -> str:
 
 
 def _template(config: EngineConfig, loaded: LoadedModel, clock: SystemClock) -> ChatTemplate | None:
+    work = WorkClock(clock)
     if config.chat_template:
-        return ChatTemplate.from_file(Path(config.chat_template).expanduser(), loaded.metadata, clock=clock)
-    return ChatTemplate.from_metadata(loaded.metadata, clock=clock)
+        return ChatTemplate.from_file(Path(config.chat_template).expanduser(), loaded.metadata, clock=work)
+    return ChatTemplate.from_metadata(loaded.metadata, clock=work)

@@ -1,7 +1,8 @@
 """What one rendering of a chat template may cost, and the checks of a value's size before it is made.
 
 Three bounds: steps, which end nested loops the same way on every machine; characters made, and the size of any one
-value; a deadline, for what is slow without being many steps (searching large strings).
+value; a deadline, for what is slow without being many steps (searching large strings). Servers count the thread's own
+processor time, so that a busy machine refuses nobody.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from tailrace.errors import InternalError
 
 MEMORY = 1 << 30  # bytes of address space
 _START_SECONDS = 60.0
+_PATIENCE = 10  # seconds of waiting for each of processor time: beside busy neighbours a fair grammar takes longer
 _CHILD = Path(__file__).with_name("guard_child.py")
 
 
@@ -52,7 +53,7 @@ class Guard:
     """One grammar at a time; `close` from any thread ends what is being tried."""
 
     def __init__(self, limits: Mapping[str, int | bool], seconds: float) -> None:
-        """`limits` are LLParserLimits'; a grammar may take `seconds`."""
+        """`limits` are LLParserLimits'; a grammar may take `seconds` of processor time."""
         self._limits = dict(limits)
         self._seconds = seconds
         self._child: subprocess.Popen[bytes] | None = None
@@ -64,7 +65,7 @@ class Guard:
         if self._closed:
             raise InternalError("the process that tries grammars has ended")
         with self._lock:
-            answer = self._ask(self._running(), grammar, self._seconds)
+            answer = self._ask(self._running(), grammar, self._seconds * _PATIENCE)
             if answer is None:
                 self._end()
                 return f"it takes more than {self._seconds:g} s or {MEMORY >> 20} MiB to compile; make it simpler"

@@ -21,7 +21,7 @@ def main() -> None:
     vocabulary = llguidance.LLTokenizer("byte")
     print("null", flush=True)
     for line in sys.stdin:
-        # The parent stops what takes too long; this ends it also where the parent is gone.
+        # The bound itself, in processor time and at most two seconds late; also where the parent is gone.
         used = resource.getrusage(resource.RUSAGE_SELF)
         end = int(used.ru_utime + used.ru_stime) + int(seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
