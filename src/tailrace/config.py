@@ -44,6 +44,11 @@ class EngineConfig:
     tpot_target: float = knob(0.0, "longest step beside running answers; 0: as measured", unit="seconds", low=0)
     prefix_cache: bool = knob(True, "reuse the KV blocks of shared prompt prefixes")
     chat_template: str = knob("", "Jinja file that replaces the model's own chat template")
+    tool_parser: str = knob(
+        "auto",
+        "how the model writes tool calls; auto: as its template has them",
+        choices=("auto", "hermes", "llama3", "mistral", "json", "pythonic"),
+    )
     store: str = knob("", "model store folder; empty: $XDG_CACHE_HOME/tailrace")
 
 

@@ -109,6 +109,7 @@ class GenerateRequest:
     background: bool = False  # gives way within a step, also while it decodes
     step_share: float = 1.0  # most of a step's prefill budget that its prompt may take
     grammar: Grammar | None = None
+    shown_ids: tuple[int, ...] = ()  # control tokens whose names are part of the answer's text
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ BAD: list[tuple[str, Any, int, str | None]] = [
     (CHAT, {"messages": [{"role": "user"}]}, 400, "messages[0].content"),
     (CHAT, {"messages": [{"role": "user", "content": 7}]}, 400, "messages[0].content"),
     (CHAT, {"messages": [*HI, *HI]}, 400, "messages"),  # the template wants roles to alternate
-    (CHAT, {"messages": [{"role": "tool", "content": "x"}]}, 400, "messages"),
+    (CHAT, {"messages": [{"role": "developer", "content": "x"}]}, 400, "messages"),
     (CHAT, chat(model="nope"), 404, "model"),
     (CHAT, chat(temperature=-1), 400, "temperature"),
     (CHAT, chat(top_p=0), 400, "top_p"),
@@ -44,7 +44,8 @@ BAD: list[tuple[str, Any, int, str | None]] = [
     (CHAT, chat(logit_bias={"10000000": 5}), 400, "logit_bias"),
     (CHAT, chat(logit_bias={"word": 1}), 400, "logit_bias"),
     (CHAT, chat(stop_token_ids=[10**7, -3]), 400, "stop_token_ids"),
-    (CHAT, chat(tools=[{"type": "function"}]), 400, "tools"),
+    (CHAT, chat(tools=[{"type": "function"}]), 400, "tools[0].function"),
+    (TEXT, text(tools=[{"type": "function"}]), 400, "tools"),
     (CHAT, chat("x" * 600), 400, "messages"),
     (TEXT, {}, 400, "prompt"),
     (TEXT, text(prompt=[1, 10**7]), 400, "prompt"),

@@ -113,7 +113,6 @@ def test_bounds_hold_on_both_routes(route: Any, fields: dict[str, Any], param: s
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tools": [{"type": "function"}]}, {"tool_choice": "auto"},
         {"functions": [{}]}, {"audio": {}}, {"modalities": ["text", "audio"]}, {"reasoning_effort": "high"},
         {"suffix": "x"}, {"allowed_token_ids": [1]}, {"chat_template": "{{ 1 }}"},
     ],

@@ -12,6 +12,8 @@ from tailrace.observe.metrics import Metrics
 from tailrace.observe.record import Records
 from tailrace.protocol.ask import Template
 from tailrace.protocol.sampling import Limits
+from tailrace.text.parsers.dialect import Dialect
+from tailrace.text.template import ChatTemplate
 from tailrace.text.tokenizer import Tokenizer
 
 
@@ -27,10 +29,13 @@ class AppState:
     clock: Clock = field(default_factory=SystemClock)
     limits: Limits = field(init=False)
     records: Records = field(default_factory=Records)
+    dialect: Dialect = field(init=False)
     created: int = field(init=False)  # when the model was loaded, seconds since the epoch
 
     def __post_init__(self) -> None:
         caps, api = self.pipeline.backend.caps, self.config.api
+        template = self.template if isinstance(self.template, ChatTemplate) else None
+        self.dialect = Dialect.of(template, self.tokenizer, tool_parser=self.config.engine.tool_parser)
         self.created = int(self.clock.wall())
         self.limits = Limits(
             models=caps.models,

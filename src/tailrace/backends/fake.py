@@ -227,7 +227,8 @@ class FakeBackend:
     def _choice(self, request: GenerateRequest, index: int) -> _Choice:
         script = list(self._script(request, index))
         tokens = chain(script, [END]) if not request.stop.ignore_eos else chain.from_iterable(repeat([*script, END]))
-        return _Choice(index, iter(tokens), TextStream(self.tokenizer, request.stop, self.tokenizer.end_ids))
+        stream = TextStream(self.tokenizer, request.stop, self.tokenizer.end_ids, shown=request.shown_ids)
+        return _Choice(index, iter(tokens), stream)
 
     async def _next_step(self, job: _Job) -> None:
         if not self._manual:

@@ -20,7 +20,8 @@ class Answer:
         strings = StopStrings(request.stop.strings) if request.stop.strings else None
         ends, complete = tokenizer.end_ids, group.grammar is not None
         self._streams = [
-            TextStream(tokenizer, request.stop, ends, strings=strings, complete=complete) for _ in group.sequences
+            TextStream(tokenizer, request.stop, ends, strings=strings, complete=complete, shown=request.shown_ids)
+            for _ in group.sequences
         ]
         self._begun = [False] * request.n
         self._wants_logprobs = request.sampling.logprobs is not None

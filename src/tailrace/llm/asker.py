@@ -18,6 +18,7 @@ from tailrace.protocol.body import explain
 from tailrace.protocol.chat import Conversation
 from tailrace.protocol.completions import DEFAULT_MAX_TOKENS, prompt_tokens
 from tailrace.protocol.sampling import Limits
+from tailrace.text.parsers.dialect import Dialect
 from tailrace.types import GenerateRequest, Tokens
 
 Prompt = str | Sequence[int]
@@ -41,6 +42,7 @@ class Asker:
     def __init__(self, model: Model) -> None:
         caps = model.backend.caps
         self._model = model
+        self._dialect = Dialect.of(model.template, model.tokenizer)
         self._numbers = count()
         vocab = min(caps.vocab_size, model.tokenizer.vocab_size)
         self.limits = Limits(caps.models, caps.max_context, vocab, max_choices=caps.max_sequences)
@@ -58,7 +60,7 @@ class Asker:
         except (TypeError, ValueError):
             raise InvalidRequest(f"{where} must be a list of messages, each with role and content") from None
         try:
-            text = conversation.render(self._model.template, self._model.tokenizer, self.limits)
+            text = conversation.render(self._model.template, self._model.tokenizer, self.limits, self._dialect)
         except TailraceError as error:
             raise named(error, where) from None
         tokens = self._model.tokenizer.encode_rendered(text)

@@ -17,6 +17,7 @@ import orjson
 from tailrace.observe.timings import Timings
 from tailrace.protocol.ask import Ask
 from tailrace.protocol.logprobs import CompletionLogprobs, chat_logprobs
+from tailrace.protocol.said import Said
 from tailrace.types import FinishReason, TokenEvent, TokenLogprob, Usage
 
 Json = dict[str, Any]
@@ -31,6 +32,7 @@ class _Choice:
     opened: bool = False
     finish: FinishReason | None = None
     stop_reason: int | str | None = None
+    said: Said | None = None  # what reads the text, where it may hold more than prose
 
 
 class Answer(ABC):
@@ -42,7 +44,7 @@ class Answer(ABC):
     def __init__(self, ask: Ask, answer_id: str, created: int) -> None:
         self._ask = ask
         self._id, self._created, self._model = answer_id, created, ask.requests[0].model
-        self._choices = [_Choice() for _ in range(len(ask.requests) * ask.n)]
+        self._choices = [_Choice(said=self._said(i)) for i in range(len(ask.requests) * ask.n)]
         self._open = len(self._choices)
         head = {"id": answer_id, "object": self.chunk_object, "created": created, "model": self._model}
         self._prefix = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
@@ -57,7 +59,10 @@ class Answer(ABC):
         if not choice.opened:
             choice.opened = True
             self._begin(index, choice, event)
-        choice.text.append(event.text)
+        if choice.said is None:
+            choice.text.append(event.text)
+        else:
+            choice.said.read(event)
         choice.logprobs.extend(event.logprobs)
         if event.finish is not None:
             choice.finish, choice.stop_reason = event.finish, event.stop_reason
@@ -85,7 +90,9 @@ class Answer(ABC):
         if not choice.opened:
             choice.opened = True
             out = self._opening(index, choice, event)
-        if event.text or event.logprobs:
+        if choice.said is not None:
+            out += self._read(index, choice.said, event)
+        elif event.text or event.logprobs:
             out += self._wrap(self._delta(index, choice, event))
         if event.finish is not None:
             self._open -= 1
@@ -107,6 +114,25 @@ class Answer(ABC):
 
     def _wrap(self, choice: bytes) -> bytes:
         return self._prefix + choice + self._tail
+
+    def _said(self, index: int) -> Said | None:
+        if self._ask.reader is None:
+            return None
+        return Said(self._ask.reader(), f"{self._id}/{index}", self._ask.call_ids)
+
+    def _read(self, index: int, said: Said, event: TokenEvent) -> bytes:
+        """An event's text as deltas, one chunk for each; its log-probabilities go with the first."""
+        bodies = said.bodies(said.read(event), last=event.finish is not None)
+        logprobs = None
+        if event.logprobs:
+            logprobs = {"content": chat_logprobs(event.logprobs), "refusal": None}
+            bodies = bodies or [{}]
+        out = b""
+        for body in bodies:
+            choice = {"index": index, "delta": body, "logprobs": logprobs, "finish_reason": None}
+            out += self._wrap(orjson.dumps(choice))
+            logprobs = None
+        return out
 
     # --- what differs between chat and completions
 
@@ -130,8 +156,10 @@ class ChatAnswer(Answer):
         pass
 
     def _opening(self, index: int, choice: _Choice, event: TokenEvent) -> bytes:
+        content = b'""' if choice.said is None else b"null"  # what reads it tells of text when there is some
         return self._wrap(
-            b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}' % index
+            b'{"index":%d,"delta":{"role":"assistant","content":%b},"logprobs":null,"finish_reason":null}'
+            % (index, content)
         )
 
     def _delta(self, index: int, choice: _Choice, event: TokenEvent) -> bytes:
@@ -143,18 +171,27 @@ class ChatAnswer(Answer):
         )  # fmt: skip
 
     def _finish(self, index: int, event: TokenEvent) -> Json:
-        ended = {"finish_reason": event.finish, "stop_reason": event.stop_reason}
+        ended = {"finish_reason": self._reason(index, event.finish), "stop_reason": event.stop_reason}
         return {"index": index, "delta": {}, "logprobs": None, **ended}
+
+    def _reason(self, index: int, finish: FinishReason | None) -> str | None:
+        said = self._choices[index].said
+        return finish if said is None or finish is None else said.reason(finish)
 
     def _plain_choice(self, index: int, choice: _Choice) -> Json:
         logprobs = {"content": chat_logprobs(choice.logprobs), "refusal": None} if self._ask.logprobs else None
         return {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(choice.text), "refusal": None},
+            "message": self._message(choice),
             "logprobs": logprobs,
-            "finish_reason": choice.finish,
+            "finish_reason": self._reason(index, choice.finish),
             "stop_reason": choice.stop_reason,
         }
+
+    def _message(self, choice: _Choice) -> Json:
+        if choice.said is not None:
+            return choice.said.message()
+        return {"role": "assistant", "content": "".join(choice.text), "refusal": None}
 
 
 class CompletionAnswer(Answer):

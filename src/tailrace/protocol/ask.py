@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tailrace.errors import ContextLengthExceeded
 from tailrace.protocol.sampling import Limits
+from tailrace.text.parsers.delta import Parser
 from tailrace.types import GenerateRequest, Tokens
 
 
@@ -24,6 +25,8 @@ class Ask:
     n: int
     logprobs: bool
     echo: tuple[str, ...] = ()
+    reader: Callable[[], Parser] | None = None  # of one choice's text, where it may hold more than prose
+    call_ids: int = 0  # letters and digits of a call's id; 0: as OpenAI's look
 
     @property
     def prompt_tokens(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -11,13 +13,18 @@ from tailrace.errors import InvalidRequest, TemplateRefused, Unsupported
 from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_size
 from tailrace.protocol.body import Items, Part, Shape
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_logprobs, check_model
+from tailrace.protocol.tool_grammar import tool_grammar
+from tailrace.protocol.tools import Offer, Tool, ToolChoice, offer, past_calls
+from tailrace.text.parsers.dialect import Dialect
 from tailrace.text.template import NO_TEMPLATE
 from tailrace.text.tokenizer import clean_text
+from tailrace.text.tool_prompt import with_tools
 from tailrace.types import GenerateRequest, Traits
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 _OTHER_PARTS = frozenset(("image_url", "input_image", "input_audio", "audio", "video_url", "file", "refusal"))
 
+_PLAIN = Dialect()
 _OWN_VARIABLES = frozenset(("messages", "add_generation_prompt", "continue_final_message", "tools"))
 
 
@@ -48,14 +55,24 @@ class Conversation(Shape):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Items[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
 
-    def render(self, template: Template | None, tokenizer: TextModel, limits: Limits) -> str:
+    def offer(self) -> Offer | None:
+        """The tools that the answer may call."""
+        return offer(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    def render(self, template: Template | None, tokenizer: TextModel, limits: Limits, dialect: Dialect = _PLAIN) -> str:
         """The prompt's text. Raises TemplateRefused, InvalidRequest, Unsupported, ContextLengthExceeded."""
         if not self.messages:
             raise InvalidRequest("messages must hold at least one message", param="messages")
         check_fits(len(self.messages), limits, "messages", least=True)  # a turn takes a token, whatever the template
         check_size(sum(map(_characters, self.messages)), tokenizer, limits, "messages")
-        turns = [_turn(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
+        turns = [_turn(message, dialect, f"messages[{i}]") for i, message in enumerate(self.messages)]
+        found = self.offer()
+        tools = [] if found is None else found.for_template()
+        check_size(len(json.dumps(tools)) if tools else 0, tokenizer, limits, "tools")
         if template is None:
             raise InvalidRequest(NO_TEMPLATE, param="messages", code="no_chat_template")
         proceed = bool(self.continue_final_message)
@@ -64,8 +81,14 @@ class Conversation(Shape):
             raise InvalidRequest(
                 "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
             )
+        if not dialect.knows_tools:
+            turns = with_tools(turns, tools, dialect.tools, takes_system=dialect.takes_system)
         return template.render(
-            turns, add_generation_prompt=generate, continue_final_message=proceed, **self._variables()
+            turns,
+            add_generation_prompt=generate,
+            continue_final_message=proceed,
+            tools=tools if dialect.knows_tools else None,
+            **self._variables(),
         )
 
     def _variables(self) -> dict[str, Any]:
@@ -81,24 +104,44 @@ class ChatRequest(Conversation, Generation):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0)
 
-    def ask(self, request_id: str, template: Template | None, tokenizer: TextModel, limits: Limits) -> Ask:
+    def ask(
+        self,
+        request_id: str,
+        template: Template | None,
+        tokenizer: TextModel,
+        limits: Limits,
+        dialect: Dialect = _PLAIN,
+    ) -> Ask:
         """Render, tokenize once, check against the limits. Raises RequestError."""
         model = check_model(self.model, limits)
         logprobs = self._logprobs(limits)
-        sampling, grammar = self.sampling(limits, logprobs), self.grammar()
-        prompt = tokenizer.encode_rendered(self.render(template, tokenizer, limits))
+        sampling, grammar, found = self.sampling(limits, logprobs), self.grammar(), self.offer()
+        if found is not None:
+            grammar = tool_grammar(found, dialect, grammar)
+        prompt = tokenizer.encode_rendered(self.render(template, tokenizer, limits, dialect))
         if not len(prompt):
             raise TemplateRefused("the chat template makes an empty prompt of these messages", param="messages")
         check_fits(len(prompt), limits, "messages")
         asked = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         stop = self.stopping(limits, answer_length(asked, None, len(prompt), limits))
         n = self.n or 1
-        request = GenerateRequest(request_id, model, prompt, sampling, stop, n=n, grammar=grammar)
-        return Ask((request,), bool(self.stream), self.include_usage(), n, logprobs is not None)
+        shown = () if found is None else dialect.shown
+        request = GenerateRequest(request_id, model, prompt, sampling, stop, n=n, grammar=grammar, shown_ids=shown)
+        reader = None if found is None else partial(dialect.reader(constrained=grammar is not None), found.signatures)
+        return Ask(
+            (request,),
+            bool(self.stream),
+            self.include_usage(),
+            n,
+            logprobs is not None,
+            reader=reader,
+            call_ids=dialect.tools.id_length,
+        )
 
     def traits(self, route: str) -> Traits:
         said = super().traits(route)
-        return replace(said, tools=any(message.role == "tool" or message.tool_calls for message in self.messages))
+        used = any(message.role == "tool" or message.tool_calls for message in self.messages)
+        return replace(said, tools=bool(used or self.tools))
 
     def _logprobs(self, limits: Limits) -> int | None:
         top = self.top_logprobs
@@ -110,9 +153,11 @@ class ChatRequest(Conversation, Generation):
         return top or 0
 
 
-def _turn(message: Message, where: str) -> dict[str, Any]:
+def _turn(message: Message, dialect: Dialect, where: str) -> dict[str, Any]:
     """The message as templates expect it: absent fields are absent, parts are text parts."""
-    turn = message.model_dump(exclude_none=True, exclude={"content"})
+    turn = message.model_dump(exclude_none=True, exclude={"content", "tool_calls"})
+    if message.tool_calls:
+        turn["tool_calls"] = past_calls(message.tool_calls, dialect, f"{where}.tool_calls")
     content = message.content
     if content is None and not message.tool_calls:
         raise InvalidRequest(f"{where}.content is missing", param=f"{where}.content", code="missing_field")

@@ -62,10 +62,22 @@ class ChatLogprobsBody(BaseModel):
     refusal: None = None
 
 
+class CalledFunction(BaseModel):
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    id: str
+    type: str
+    function: CalledFunction
+
+
 class AssistantMessage(BaseModel):
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(BaseModel):

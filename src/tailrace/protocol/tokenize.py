@@ -11,8 +11,11 @@ from tailrace.protocol.ask import Template, TextModel, check_size
 from tailrace.protocol.body import Items, Shape
 from tailrace.protocol.chat import Conversation, Message
 from tailrace.protocol.sampling import Limits, check_ids, check_model
+from tailrace.text.parsers.dialect import Dialect
 from tailrace.text.tokenizer import clean_text
 from tailrace.types import Tokens
+
+_PLAIN = Dialect()
 
 
 def _none_as_empty(value: object) -> object:
@@ -27,13 +30,15 @@ class TokenizeRequest(Conversation):
     prompt: str | None = None
     messages: Annotated[Items[Message], BeforeValidator(_none_as_empty)] = Field(default_factory=list)
 
-    def tokens(self, template: Template | None, tokenizer: TextModel, limits: Limits) -> Tokens:
+    def tokens(
+        self, template: Template | None, tokenizer: TextModel, limits: Limits, dialect: Dialect = _PLAIN
+    ) -> Tokens:
         """Ids as the engine would see them. Raises RequestError."""
         check_model(self.model, limits)
         if self.prompt is None:
             if "messages" not in self.model_fields_set:
                 raise InvalidRequest("prompt or messages is missing", param="prompt", code="missing_field")
-            return tokenizer.encode_rendered(self.render(template, tokenizer, limits))
+            return tokenizer.encode_rendered(self.render(template, tokenizer, limits, dialect))
         if self.messages:
             raise InvalidRequest("prompt and messages exclude each other", param="messages")
         check_size(len(self.prompt), tokenizer, limits, "prompt")

@@ -45,7 +45,8 @@ class TextStream:
     """Joining the texts of all pushes, and of `finish` when the choice ended otherwise, gives the plain answer."""
 
     __slots__ = (
-        "_always", "_bytes", "_detokenizer", "_ending", "_finder", "_min_tokens", "_stop", "_texts", "generated",
+        "_always", "_bytes", "_detokenizer", "_ending", "_finder", "_min_tokens", "_shown", "_stop", "_texts",
+        "generated",
     )  # fmt: skip
 
     def __init__(
@@ -56,16 +57,18 @@ class TextStream:
         *,
         strings: StopStrings | None = None,
         complete: bool = False,
+        shown: Iterable[int] = (),
     ) -> None:
         """`end_ids` are the model's end tokens. `strings` is the automaton of `stop.strings`, when several choices
         share it; it is built here otherwise. `complete`: an end token only comes where nothing else may, so that it
-        ends the choice whatever `stop` says."""
+        ends the choice whatever `stop` says. `shown`: control tokens whose names are text here."""
         self._stop = stop
         self._min_tokens = stop.min_tokens
         self._always = end_ids if complete else _NEVER
         self._ending = frozenset(stop.token_ids) if stop.ignore_eos else end_ids.union(stop.token_ids)
         self._texts = tokenizer.whole_texts
         self._bytes = tokenizer.visible_bytes
+        self._shown = {token_id: tokenizer.token_bytes(token_id, special=True) for token_id in shown}
         self._detokenizer = Detokenizer()
         if strings is None and stop.strings:
             strings = StopStrings(stop.strings)
@@ -78,8 +81,8 @@ class TextStream:
         if (token_id in self._ending and self.generated >= self._min_tokens) or token_id in self._always:
             return self._end_at_token(token_id)
         text = self._texts[token_id]
-        if text is None or self._detokenizer.pending:
-            text = self._detokenizer.push(self._bytes[token_id])
+        if not text or self._detokenizer.pending:
+            text = self._detokenizer.push(self._shown.get(token_id) or self._bytes[token_id])
         if self._finder is None:
             return Pushed(text)
         shown, match = self._finder.push(text, armed=self.generated >= self._min_tokens)

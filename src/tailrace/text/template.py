@@ -69,6 +69,7 @@ class ChatTemplate:
         self._sandbox.globals["strftime_now"] = self._strftime_now
         self._template = _compile(self._sandbox, self.source, origin, error)
         with_tools = sources.get(WITH_TOOLS)
+        self.source_with_tools = self.source if with_tools is None else with_tools
         self._with_tools = (
             self._template
             if with_tools is None

@@ -139,6 +139,11 @@ class Tokenizer:
         """The token as the model file spells it (byte-level alphabet, not readable text)."""
         return self._tokens[token_id]
 
+    def special_tokens(self, names: Iterable[str]) -> dict[str, int]:
+        """Ids of those names that control tokens have."""
+        wanted = set(names)
+        return {self._tokens[i]: i for i in self.special_ids if self._tokens[i] in wanted}
+
     def is_special(self, token_id: int) -> bool:
         return token_id in self.special_ids
 

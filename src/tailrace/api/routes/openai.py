@@ -21,7 +21,7 @@ from tailrace.protocol.schema import ChatCompletion, Completion, ModelCard, Mode
 
 
 def _ask_chat(body: ChatRequest, request_id: str, state: AppState, limits: Limits) -> Ask:
-    return body.ask(request_id, state.template, state.tokenizer, limits)
+    return body.ask(request_id, state.template, state.tokenizer, limits, state.dialect)
 
 
 def _ask_completion(body: CompletionRequest, request_id: str, state: AppState, limits: Limits) -> Ask:

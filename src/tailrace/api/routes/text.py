@@ -26,7 +26,7 @@ async def tokenize(request: Request) -> Response:
 
     def work() -> Response:
         parsed = parse(TokenizeRequest, body)
-        ids: list[int] = parsed.tokens(state.template, state.tokenizer, state.limits).tolist()
+        ids: list[int] = parsed.tokens(state.template, state.tokenizer, state.limits, state.dialect).tolist()
         return _json({"count": len(ids), "tokens": ids, "max_model_len": state.limits.max_context}, parsed)
 
     return await off_loop(len(body), work)
