@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tailrace.engine.grammar.drafter import GrammarDrafter
+from tailrace.engine.grammar.drafter import TOGETHER, GrammarDrafter
 from tailrace.errors import InvalidRequest
 from tailrace.protocol.structured import grammar_of
 from tailrace.types import FinishReason, GenerateRequest, Grammar, SamplingParams, StopConditions
@@ -83,6 +83,19 @@ def test_what_is_forced_takes_no_steps_of_its_own() -> None:
     ended = drafted.events["r"][-1].facts
     assert ended is not None
     assert ended.drafted_tokens == ended.accepted_tokens > 10
+
+
+def test_what_many_choices_force_does_not_make_a_step_long() -> None:
+    rig = Rig(drafter=GrammarDrafter(None))
+    rig.submit(*(asks(schema(FORCED), f"r{i}") for i in range(30)))
+    sizes = []
+    while rig.scheduler.has_work:
+        plan = rig.scheduler.plan(0.0)
+        assert plan is not None
+        sizes.append(sum(draft.size for draft in plan.drafts))
+        rig.step()
+    assert 30 <= max(sizes) <= TOGETHER
+    assert {rig.choice(f"r{i}").text for i in range(30)} == {'{"fixed": "always the same"}'}
 
 
 def test_choices_differ_and_each_is_valid() -> None:

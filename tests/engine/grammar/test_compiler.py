@@ -12,6 +12,7 @@ import pytest
 
 from tailrace.engine.grammar.compiler import AT_ONCE, LIMITS, MAX_KEPT, MAX_SOURCE, GrammarCompiler
 from tailrace.engine.grammar.guard import Guard, Guards
+from tailrace.engine.grammar.workshop import may_force_long_texts
 from tailrace.errors import InternalError, InvalidRequest
 from tailrace.protocol.structured import grammar_of
 from tailrace.types import Grammar, GrammarKind
@@ -52,6 +53,42 @@ async def test_the_same_source_is_compiled_once_whatever_asked_for_it(compiler: 
     )
     assert first is second
     assert first is not other
+
+
+@pytest.mark.parametrize(
+    ("source", "long"),
+    [
+        ("(((ab){100}){100}){100}", True),
+        ("a{4097}", True),
+        ("x|(ab){ 5000,}", True),
+        ("a" * 5000, True),
+        (r"\d{3}-\d{4}", False),
+        ("[a-z]{0,4000}", False),
+        ("a{99999999999999999999}", True),
+    ],
+)
+def test_patterns_that_may_force_long_texts_are_known(source: str, long: bool) -> None:
+    assert may_force_long_texts(source) is long
+
+
+@pytest.mark.parametrize(
+    ("fields", "whole", "begun"),
+    [
+        ({"guided_regex": "x|(ab){5000}"}, "x", "a"),
+        ({"guided_json": {"enum": ["y" * 5000, "b"]}}, '"b"', '"y'),
+        ({"guided_grammar": 'start: "z" | /(ab){5000}/'}, "z", "a"),
+    ],
+)
+async def test_they_are_followed_without_forcing(
+    compiler: GrammarCompiler, fields: dict[str, object], whole: str, begun: str
+) -> None:
+    grammar = grammar_of(fields)
+    assert grammar is not None
+    for text, accepting in ((whole, True), (begun, False)):
+        matcher = (await compiler.get(grammar)).matcher()
+        assert matcher.consume_tokens(tokenizer().encode(text, add_special=False, parse_special=False).tolist())
+        assert matcher.is_accepting() is accepting
+        assert matcher.compute_ff_tokens() == []
 
 
 async def test_few_are_kept_the_latest_used(compiler: GrammarCompiler) -> None:

@@ -15,6 +15,7 @@ from tailrace.engine.spec.draft import Drafter
 from tailrace.engine.step import Work
 
 LENGTH = 64  # most forced tokens of one choice in a step: the rest comes in the next
+TOGETHER = 128  # of all choices, so that neighbours do not wait for them long
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ class GrammarDrafter:
         if all(sequence.group.grammar is None for sequence in sequences):
             return [[] for _ in sequences] if self.inner is None else self.inner.draft(sequences, work)
         forced = [_forced(sequence) for sequence in sequences]
+        each = max(1, min(LENGTH, TOGETHER // max(1, sum(map(bool, forced)))))
+        forced = [tokens[:each] for tokens in forced]
         if self.inner is not None:
             free = [i for i, tokens in enumerate(forced) if not tokens]
             guesses = self.inner.draft([sequences[i] for i in free], work) if free else []
@@ -45,7 +48,7 @@ def _forced(sequence: Sequence) -> list[int]:
         state.take(sequence.tokens[sequence.group.prompt_tokens : sequence.known])
     except Exception as error:
         _fail(state, error)
-    return state.ahead[:LENGTH]
+    return state.ahead
 
 
 def _vetted(sequence: Sequence, guesses: list[int]) -> list[int]:

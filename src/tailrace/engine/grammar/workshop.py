@@ -3,6 +3,7 @@ comes, because importing llguidance takes a tenth of a second and most servers n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import llguidance
@@ -14,6 +15,8 @@ from tailrace.text.tokenizer import Tokenizer
 from tailrace.types import GrammarKind
 
 _MAX_REASON = 400  # characters of llguidance's complaint
+_MOST_FORCED = 4096  # bytes, about
+_REPEATED = re.compile(r"\{\s*(\d+)")  # in a pattern or a Lark rule; JSON has no digits there
 
 
 class CompiledGrammar:
@@ -53,8 +56,38 @@ class Workshop:
 
 
 def _as_llguidance(kind: GrammarKind, source: str) -> str:
+    if may_force_long_texts(source if kind is not GrammarKind.REGEX else f'"{source}"'):
+        return _without_forcing(kind, source)
     if kind is GrammarKind.JSON_SCHEMA:
         return llguidance.LLMatcher.grammar_from_json_schema(source)
+    return _as_lark(kind, source)
+
+
+def may_force_long_texts(source: str) -> bool:
+    """Whether a pattern's repetitions, or a text between quotes, may amount to more than a step should force at once.
+
+    llguidance works out all that is forced in one go, some microseconds a byte, and `((ab){999}){999}` forces two
+    million. This asks only how large it could be, so that some grammars go without forcing that need not.
+    """
+    if max(map(len, source.split('"'))) > _MOST_FORCED:
+        return True
+    repeated = 1
+    for count in _REPEATED.findall(source):
+        repeated *= max(1, int(count[:9]))
+        if repeated > _MOST_FORCED:
+            return True
+    return False
+
+
+def _without_forcing(kind: GrammarKind, source: str) -> str:
+    """The same texts, each token chosen from its mask. Raises InvalidRequest."""
+    if kind is GrammarKind.LARK and "%llguidance" in source:
+        raise InvalidRequest("%llguidance is not taken in a grammar with texts or repetitions as long as these")
+    lark = f"start: %json {source}" if kind is GrammarKind.JSON_SCHEMA else _as_lark(kind, source)
+    return f'%llguidance {{"no_forcing": true}}\n{lark}'
+
+
+def _as_lark(kind: GrammarKind, source: str) -> str:
     if kind is GrammarKind.REGEX:
         return f"start: /{llguidance.regex_to_lark(source, 'd')}/"  # \d are the ten ASCII digits
     return llguidance.LLMatcher.grammar_from_lark(source)
