@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,7 @@ def run(entries: Sequence[Entry], work: Sequence[Work], rounds: int, probe: Band
     seen = []
     for item in work:
         for number in range(rounds + 1):
+            print(f"{item.name}: {f'round {number} of {rounds}' if number else 'warm-up'}", file=sys.stderr, flush=True)
             seen.append({"work": item.name, "round": number, "gb_per_second": round(probe.measure(), 2)})
             turn = number % len(entries)
             for entry in (*entries[turn:], *entries[:turn]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,11 @@ def run(servers: Sequence[Server], rounds: int, probe: BandwidthProbe) -> tuple[
         turn = number % len(seen)
         for one in (*seen[turn:], *seen[:turn]):
             if not one.server.problem:
+                print(
+                    f"{one.server.name}: {f'round {number} of {rounds}' if number else 'warm-up'}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 _round(one, number)
     return seen, bandwidth
 
