@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-from fastapi import Depends, Request
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import Request
 
-from tailrace.api.state import AppState
+from tailrace.api.state import AppState, state_of
 from tailrace.control.keys import Principal
 from tailrace.errors import Forbidden
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_bearer = HTTPBearer(auto_error=False, description="An API key; only asked for when the server has keys.")
 
 
-async def authorize(request: Request, given: HTTPAuthorizationCredentials | None = Depends(_bearer)) -> None:  # noqa: B008
+def authorize(request: Request) -> None:
     """`Authorization: Bearer KEY`, or `x-api-key: KEY`. Raises Unauthorized, or Forbidden without the scope."""
-    _require(_identify(request, given), "inference")
+    _require(_identify(request), "inference")
 
 
-async def authorize_admin(
-    request: Request,
-    given: HTTPAuthorizationCredentials | None = Depends(_bearer),  # noqa: B008
-) -> None:
+def authorize_admin(request: Request) -> None:
     """As `authorize`, for /admin. A server without any keys that only this machine reaches is its user's own."""
-    state: AppState = request.app.state.tailrace
-    principal = _identify(request, given)
+    state = state_of(request)
+    principal = _identify(request)
     if not (state.pipeline.tenants.open and _own_machine(request, state)):
         _require(principal, "admin")
 
 
 def principal_of(request: Request) -> Principal:
-    principal: Principal = request.state.principal
+    principal: Principal = request.scope["state"]["principal"]
     return principal
 
 
-def _identify(request: Request, given: HTTPAuthorizationCredentials | None) -> Principal:
-    state: AppState = request.app.state.tailrace
-    key = given.credentials if given is not None else request.headers.get("x-api-key", "")
-    principal = request.state.principal = state.pipeline.tenants.identify(key, state.clock.wall())
+def _identify(request: Request) -> Principal:
+    state = state_of(request)
+    principal = state.pipeline.tenants.identify(_key(request), state.clock.wall())
+    request.scope["state"]["principal"] = principal
     return principal
+
+
+def _key(request: Request) -> str:
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and (key := bearer.strip()):
+        return key
+    return request.headers.get("x-api-key", "")
 
 
 def _require(principal: Principal, scope: str) -> None:

@@ -6,12 +6,16 @@ import logging
 import re
 from uuid import uuid4
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tailrace.api.errors import error_response, internal_error
+from tailrace.api.errors import error_response, http_error_response, internal_error
 from tailrace.api.headers import trail
+from tailrace.api.state import AppState
 from tailrace.api.wire import ClientGone
-from tailrace.clock import Clock
+from tailrace.errors import TailraceError
 from tailrace.observe.timeline import Timeline
 
 log = logging.getLogger(__name__)
@@ -20,20 +24,21 @@ _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 class Edge:
-    """`request.state` gets `timeline` and `request_id`; answers get `x-request-id` (the caller's own if it is sane)
-    and what `headers.trail` says."""
+    """`request.state` gets `tailrace`, `timeline` and `request_id`; answers get `x-request-id` (the caller's own if it
+    is sane) and what `headers.trail` says."""
 
-    def __init__(self, app: ASGIApp, clock: Clock) -> None:
+    def __init__(self, app: ASGIApp, state: AppState) -> None:
         self._app = app
-        self._clock = clock
+        self._state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        timeline = Timeline(self._clock)
-        scope.setdefault("state", {}).update(timeline=timeline, request_id=request_id)
+        timeline = Timeline(self._state.clock)
+        scope["app"] = self  # the router raises what it refuses
+        scope.setdefault("state", {}).update(tailrace=self._state, timeline=timeline, request_id=request_id)
         started = False
         bodiless = scope["method"] == "HEAD"
         if bodiless:  # what GET would answer, without its body
@@ -53,11 +58,18 @@ class Edge:
             await self._app(scope, receive, send_with_id)
         except ClientGone:
             return  # there is nobody to tell
-        except Exception:
-            log.exception("request %s failed", request_id)
+        except Exception as error:
+            if started or not isinstance(error, TailraceError | HTTPException):
+                log.exception("request %s failed", request_id)
             if started:
                 raise  # the server closes the connection: the client must not take half an answer for a whole one
-            await error_response(internal_error())(scope, receive, send_with_id)
+            await _refusal(scope, error)(scope, receive, send_with_id)
+
+
+def _refusal(scope: Scope, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return http_error_response(Request(scope), error)
+    return error_response(error if isinstance(error, TailraceError) else internal_error())
 
 
 def _request_id(scope: Scope) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import orjson
-from fastapi import Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from tailrace.errors import InternalError, TailraceError, Unauthorized
 
@@ -22,14 +23,8 @@ def error_response(error: TailraceError) -> Response:
     return Response(orjson.dumps(error.body()), error.status, headers, media_type="application/json")
 
 
-async def on_tailrace_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, TailraceError)
-    return error_response(error)
-
-
-async def on_http_error(request: Request, error: Exception) -> Response:
+def http_error_response(request: Request, error: HTTPException) -> Response:
     """What the router refuses: no such route, wrong method."""
-    assert isinstance(error, HTTPException)
     path, method = request.url.path[:200], request.method
     text = {
         404: f"There is no route {ascii(path)[1:-1]}; /docs lists them all",

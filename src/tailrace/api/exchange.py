@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
-from fastapi import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tailrace.api.auth import principal_of
 from tailrace.api.errors import internal_error
 from tailrace.api.headers import DEADLINE, deadline
-from tailrace.api.sse import EventStream
+from tailrace.api.sse import EventStream, Pings
 from tailrace.api.state import AppState
 from tailrace.api.wire import ClientGone, off_loop, read_body, while_connected
 from tailrace.control.intake import Caller
@@ -150,6 +151,8 @@ class Exchange(Response):
 
     async def _released(self, session: Session) -> None:
         """Wait for dispatch, at most as long as the status may be held back."""
+        if not session.waits:
+            return await session.released()
         try:
             async with asyncio.timeout(self._state.config.api.commit_after):
                 await session.released()
@@ -170,16 +173,13 @@ class Exchange(Response):
 
     async def _first(self, session: Session, out: EventStream) -> tuple[int, Sequence[TokenEvent]]:
         """The first events, with pings until they come. A timer for each later step would only cost."""
-        first = asyncio.ensure_future(anext(session))
+        interval, pings = self._state.config.api.ping_interval, Pings(out)
+        timer = asyncio.get_running_loop().call_later(interval, pings.begin, interval)
         try:
-            while not first.done():
-                await asyncio.wait((first,), timeout=self._state.config.api.ping_interval)
-                if not first.done():
-                    await out.ping()
-            return first.result()
+            return await anext(session)
         finally:
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
+            timer.cancel()
+            await pings.end()
 
 
 def _outcome(error: TailraceError) -> str:

@@ -1,21 +1,31 @@
-"""Schemas of bodies that the routes read themselves, published as if FastAPI had read them."""
+"""What the routes take and answer, for people and programs: /openapi.json, and the page /docs that shows it.
+
+Written by FastAPI from the table of routes, at the first request: neither serving nor starting needs FastAPI.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+import orjson
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
 
+from tailrace.api.table import Table
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
 from tailrace.protocol.schema import ErrorBody
 from tailrace.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_TITLE = "tailrace"
 _TEMPLATE = "#/components/schemas/{model}"
 _BODIES: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+_KEY = "An API key; only asked for when the server has keys."
 _MEANING = {
     400: "The request is wrong, or asks for something not supported; the message names the field",
     401: "No API key, or not an accepted one",
@@ -39,16 +49,46 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorBody, "description": _MEANING[status]} for status in statuses or _MEANING}
 
 
-def publish(app: FastAPI) -> None:
-    """Make `/openapi.json` complete; built on first use."""
+class Pages:
+    """`routes` of the two pages about other `tables`."""
 
-    def build() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-            _, definitions = models_json_schema([(m, "validation") for m in _BODIES], ref_template=_TEMPLATE)
-            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(definitions["$defs"])
-            app.openapi_schema = schema
-        return app.openapi_schema
+    def __init__(self, tables: Iterable[Table]) -> None:
+        self._tables = tuple(tables)
+        self._schema: bytes | None = None
+        self.routes = Table("pages")
+        self.routes.get("/openapi.json")(self._openapi)
+        self.routes.get("/docs")(self._docs)
 
-    app.openapi = build  # type: ignore[method-assign]
+    async def _openapi(self, request: Request) -> Response:
+        if self._schema is None:
+            self._schema = await asyncio.to_thread(lambda: orjson.dumps(_document(self._tables)))
+        return Response(self._schema, media_type="application/json")
+
+    async def _docs(self, request: Request) -> Response:
+        return await asyncio.to_thread(_page)
+
+
+def _page() -> HTMLResponse:
+    from fastapi.openapi.docs import get_swagger_ui_html  # noqa: PLC0415 - a third of a second, for this page alone
+
+    return get_swagger_ui_html(openapi_url="/openapi.json", title=f"{_TITLE} - Swagger UI")
+
+
+def _document(tables: Iterable[Table]) -> dict[str, Any]:
+    from fastapi import APIRouter, Depends  # noqa: PLC0415
+    from fastapi.openapi.utils import get_openapi  # noqa: PLC0415
+    from fastapi.security import HTTPBearer  # noqa: PLC0415
+    from pydantic.json_schema import models_json_schema  # noqa: PLC0415
+
+    key, router = HTTPBearer(auto_error=False, description=_KEY), APIRouter()
+    for table in tables:
+        guards = [Depends(key)] if table.guard is not None else []
+        for each in table:
+            router.add_api_route(
+                each.path, each.handler, methods=[each.method], tags=[table.tag], dependencies=guards, **each.described
+            )
+    about = "OpenAI-compatible inference"
+    schema = get_openapi(title=_TITLE, version="0.1.0", description=about, routes=router.routes)
+    _, definitions = models_json_schema([(model, "validation") for model in _BODIES], ref_template=_TEMPLATE)
+    schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+    return schema

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.types import Send
 
 _HEADERS = [
@@ -32,3 +34,25 @@ class EventStream:
 
     async def end(self, events: bytes) -> None:
         await self._send({"type": "http.response.body", "body": events, "more_body": False})
+
+
+class Pings:
+    """Pings of a stream from `begin` on, until `end` returns; nothing when it never began."""
+
+    def __init__(self, out: EventStream) -> None:
+        self._out = out
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, interval: float) -> None:
+        """One now, then one each `interval` seconds."""
+        self._task = asyncio.create_task(self._send(interval))
+
+    async def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _send(self, interval: float) -> None:
+        while True:
+            await self._out.ping()
+            await asyncio.sleep(interval)

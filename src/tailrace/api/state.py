@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from starlette.requests import Request
+
 from tailrace.clock import Clock, SystemClock
 from tailrace.config import Config
 from tailrace.control.keys import Principal
@@ -58,3 +60,8 @@ class AppState:
         models = tuple(name for name in limits.models if not tenant.models or name in tenant.models)
         context = min(n for n in contexts if n)
         return replace(limits, models=models, max_context=context, max_output=min(outputs, default=0))
+
+
+def state_of(request: Request) -> AppState:
+    state: AppState = request.scope["state"]["tailrace"]
+    return state

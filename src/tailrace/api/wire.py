@@ -41,17 +41,28 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
     Needed for plain answers too: the web server tells a handler of a closed connection only when it is asked.
     """
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_gone(receive))
+    worker = asyncio.current_task()
+    assert worker is not None
+    left = False
+
+    def leave(watch: asyncio.Task[None]) -> None:
+        nonlocal left
+        if not watch.cancelled():
+            watch.exception()  # a connection that breaks is closed
+            left = True
+            worker.cancel()
+
+    watch = asyncio.create_task(_gone(receive))
+    watch.add_done_callback(leave)
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        if left and worker.uncancel() == 0:
+            raise ClientGone from None
+        raise
     finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        watch.remove_done_callback(leave)
+        watch.cancel()
 
 
 async def off_loop(size: int, function: Callable[[], T]) -> T:

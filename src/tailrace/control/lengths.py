@@ -28,6 +28,9 @@ _PRIOR_MEDIAN, _PRIOR_SPREAD = 100.0, 1.2  # log-normal: what chat answers of un
 _PRIOR_WEIGHT = 2.0  # answers that it counts as
 
 
+Level = tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerKind:
     """Of requests whose answers are alike. `task` is what the request is for, as far as one can see."""
@@ -36,14 +39,9 @@ class AnswerKind:
     task: str
     model: str
 
-    def levels(self) -> tuple[str, ...]:
+    def levels(self) -> tuple[Level, ...]:
         """Names of the sketches that it belongs to, narrow to wide."""
-        return (
-            json.dumps([self.tenant, self.task, self.model]),
-            json.dumps([self.tenant, self.model]),
-            json.dumps([self.model]),
-            "[]",
-        )
+        return (self.tenant, self.task, self.model), (self.tenant, self.model), (self.model,), ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ class LengthBook:
         """`path`: where it is kept; a file that is missing or broken begins anew."""
         self._path = path
         self._scale = Scale(1.0, 200_000.0, 0.1)
-        self._sketches: OrderedDict[str, Sketch] = OrderedDict()
+        self._sketches: OrderedDict[Level, Sketch] = OrderedDict()
         self._unsaved = 0
         self._prior = self._assumed()
         if path is not None:
@@ -80,7 +78,7 @@ class LengthBook:
         if most <= generated:
             return Lengths(most, most, most, most)
         sketch = self._known(kind, generated)
-        quantiles = [min(sketch.quantile(part, generated), most) for part in (0.5, 0.8, 0.9)]
+        quantiles = [min(value, most) for value in sketch.quantiles((0.5, 0.8, 0.9), generated)]
         mean = max(sketch.mean(generated, most), generated)
         return Lengths(mean, *(max(value, generated) for value in quantiles))
 
@@ -95,7 +93,7 @@ class LengthBook:
         self._unsaved = 0
         if self._path is None:
             return
-        kinds = {name: sketch.plain() for name, sketch in self._sketches.items()}
+        kinds = {json.dumps(name): sketch.plain() for name, sketch in self._sketches.items()}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             partial = self._path.with_suffix(".partial")
@@ -112,7 +110,7 @@ class LengthBook:
                 return sketch
         return self._prior
 
-    def _sketch(self, name: str) -> Sketch:
+    def _sketch(self, name: Level) -> Sketch:
         sketch = self._sketches.get(name)
         if sketch is None:
             if len(self._sketches) >= _KINDS:
@@ -135,9 +133,17 @@ class LengthBook:
             for name, plain in list(found["kinds"].items())[-_KINDS:]:
                 sketch = Sketch(self._scale, _MEMORY)
                 sketch.restore(plain)
-                self._sketches[name] = sketch
+                self._sketches[_level(name)] = sketch
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             log.warning("%s holds no answer lengths that can be used (%s): beginning anew", path, error)
             self._sketches.clear()
+
+
+def _level(name: str) -> Level:
+    """As the file has it. Raises ValueError for what is none."""
+    found = json.loads(name)
+    if not isinstance(found, list) or not all(isinstance(part, str) for part in found):
+        raise ValueError(f"{name[:80]!r} is no list of names")
+    return tuple(found)

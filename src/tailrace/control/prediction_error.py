@@ -27,7 +27,10 @@ class PredictionErrors:
         """`predicted`: the model's value, before it was put right."""
         ratio = self.ratio(predicted, actual)
         self._all.add(ratio)
-        self._kinds.setdefault(kind, self._fresh()).add(ratio)
+        own = self._kinds.get(kind)
+        if own is None:
+            own = self._kinds[kind] = self._fresh()
+        own.add(ratio)
 
     def ratio(self, predicted: float, actual: float) -> float:
         return max(actual, self._least, 1e-9) / max(predicted, self._least, 1e-9)

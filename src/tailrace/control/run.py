@@ -129,6 +129,11 @@ class Run:
             self._interrupted = True
             self._reader.cancel()
 
+    @property
+    def waiting(self) -> bool:
+        """For the limits of its tenant, or for room."""
+        return not self._released.is_set()
+
     async def released(self) -> None:
         """Wait for room. Raises Unavailable when the server stops first."""
         await self._released.wait()

@@ -35,10 +35,15 @@ class Session:
     def __init__(self, runs: Sequence[Run], timeline: Timeline) -> None:
         self._runs = runs
         self._timeline = timeline
-        self._mailbox: asyncio.Queue[_Item | Exception | None] = asyncio.Queue()
+        self._mailbox: asyncio.Queue[_Item | Exception | None] | None = None  # of several runs
         self._tasks: list[asyncio.Task[None]] = []
         self._unfinished = len(self._runs)
         self._closed = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the first run has not started yet."""
+        return self._runs[0].waiting
 
     async def released(self) -> None:
         """Wait until the first run starts. Raises Unavailable when the server stops first."""
@@ -50,8 +55,10 @@ class Session:
     async def __anext__(self) -> _Item:
         if len(self._runs) == 1:
             return 0, await anext(self._runs[0])
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(self._pump(i, run)) for i, run in enumerate(self._runs)]
+        if self._mailbox is None:
+            mailbox: asyncio.Queue[_Item | Exception | None] = asyncio.Queue()
+            self._mailbox = mailbox
+            self._tasks = [asyncio.create_task(self._pump(i, run, mailbox)) for i, run in enumerate(self._runs)]
         while self._unfinished:
             item = await self._mailbox.get()
             if isinstance(item, Exception):
@@ -86,18 +93,22 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(run.close() for run in self._runs))
+        if self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if len(self._runs) == 1:
+            await self._runs[0].close()
+        else:
+            await asyncio.gather(*(run.close() for run in self._runs))
         self.usage()
 
-    async def _pump(self, index: int, run: Run) -> None:
+    async def _pump(self, index: int, run: Run, mailbox: asyncio.Queue[_Item | Exception | None]) -> None:
         try:
             async for batch in run:
-                self._mailbox.put_nowait((index, batch))
+                mailbox.put_nowait((index, batch))
         except Exception as error:
-            self._mailbox.put_nowait(error)
+            mailbox.put_nowait(error)
         else:
-            self._mailbox.put_nowait(None)
+            mailbox.put_nowait(None)
             await run.close()  # its slot goes to the next one now, not when all have ended

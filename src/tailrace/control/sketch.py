@@ -9,6 +9,7 @@ the buckets above it as the numbers known in full are.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from math import ceil, log
 from typing import Any
 
@@ -60,11 +61,16 @@ class Sketch:
 
     def quantile(self, part: float, above: float = 0.0) -> float:
         """The number that this part of those over `above` do not exceed; NaN without any."""
+        return self.quantiles((part,), above)[0]
+
+    def quantiles(self, parts: Sequence[float], above: float = 0.0) -> list[float]:
+        """Several at once."""
         counts, middles = self._over(above)
         total = counts.cumsum()
-        if not len(total) or total[-1] <= 0.0:
-            return float("nan")
-        return float(middles[int(np.searchsorted(total, part * total[-1]))])
+        whole = float(total[-1]) if len(total) else 0.0
+        if whole <= 0.0:
+            return [float("nan")] * len(parts)
+        return [float(middles[total.searchsorted(part * whole)]) for part in parts]
 
     def part_below(self, value: float) -> float:
         """The part of the numbers that are at most `value`; linear inside a bucket. NaN without any."""
@@ -96,5 +102,7 @@ class Sketch:
         self.counts, self.seen = counts, seen
 
     def _over(self, above: float) -> tuple[F64, F64]:
-        first = self.scale.bucket(above) if above > 0.0 else 0
+        if above <= 0.0:
+            return self.counts, self.scale.middles
+        first = self.scale.bucket(above)
         return self.counts[first:], np.maximum(self.scale.middles[first:], above)

@@ -6,6 +6,7 @@ Gauges are functions read at scrape time, so they cannot drift from the state th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -20,6 +21,9 @@ from tailrace.units import length_bucket
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
+
+
+F = TypeVar("F", Counter, Histogram)
 
 
 class Metrics:
@@ -58,6 +62,7 @@ class Metrics:
         self._generated = _counter("generated_tokens", "Tokens generated", registry)
         self._recomputed = _counter("recomputed_tokens", "Tokens computed again after preemption", registry)
         self._preemptions = _counter("preemptions", "Sequences that were preempted", registry)
+        self._bound: dict[tuple[object, ...], Any] = {}  # families with their labels: finding one anew costs more
         self.recent = Recent()
         self.rejects: dict[str, int] = {}  # by reason, since the start
 
@@ -95,22 +100,22 @@ class Metrics:
         self._recomputed.inc(recomputed_tokens)
 
     def rejected(self, reason: str) -> None:
-        self._rejects.labels(reason).inc()
+        self._of(self._rejects, reason).inc()
         self.rejects[reason] = self.rejects.get(reason, 0) + 1
 
     def limited(self, limit: str) -> None:
-        self._limited.labels(limit).inc()
+        self._of(self._limited, limit).inc()
 
     def spent(self, tenant: str, device_seconds: float) -> None:
-        self._spent.labels(tenant).inc(device_seconds)
+        self._of(self._spent, tenant).inc(device_seconds)
 
     def shadowed(self, limit: str) -> None:
-        self._shadowed.labels(limit).inc()
+        self._of(self._shadowed, limit).inc()
 
     def closed(self, timeline: Timeline, route: str) -> None:
         """Count a finished request; times only of those that made a token."""
         assert timeline.outcome is not None
-        self._requests.labels(route, timeline.outcome).inc()
+        self._of(self._requests, route, timeline.outcome).inc()
         times = timings(timeline)
         if times.ttft_ms is None:
             return
@@ -118,19 +123,26 @@ class Metrics:
         kind = (str(timeline.facts.get("class", "")), length_bucket(times.prompt_tokens))
         for phase, microseconds in timeline.parts().items():
             if microseconds:
-                self._phases.labels(phase.value, *kind).observe(microseconds / 1e6)
-        self._ttft.labels(*kind).observe(times.ttft_ms / 1e3)
-        self._e2e.labels(*kind).observe(times.total_ms / 1e3)
+                self._of(self._phases, phase, *kind).observe(microseconds / 1e6)
+        self._of(self._ttft, *kind).observe(times.ttft_ms / 1e3)
+        self._of(self._e2e, *kind).observe(times.total_ms / 1e3)
         if times.tpot_ms is not None:
-            self._tpot.labels(*kind).observe(times.tpot_ms / 1e3)
+            self._of(self._tpot, *kind).observe(times.tpot_ms / 1e3)
         deadline = timeline.facts.get("deadline")
         if isinstance(deadline, float):
             met = timeline.opened + times.ttft_ms / 1e3 <= deadline
-            self._deadlines.labels(kind[0], str(met).lower()).inc()
+            self._of(self._deadlines, kind[0], str(met).lower()).inc()
 
     def render(self) -> bytes:
         """The exposition text."""
         return generate_latest(self.registry)
+
+    def _of(self, family: F, *labels: str) -> F:
+        key = (family, *labels)
+        found: F | None = self._bound.get(key)
+        if found is None:
+            found = self._bound[key] = family.labels(*labels)
+        return found
 
 
 def _acceptance(load: LoadReport) -> float:

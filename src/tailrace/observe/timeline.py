@@ -27,6 +27,8 @@ class Phase(StrEnum):
     DECODE = "decode"
     POST = "post"  # from the last token to the end of the answer
 
+    __hash__ = str.__hash__  # an enum's own is written in Python, and each request asks for it a hundred times
+
 
 _ORDER = tuple(Phase)
 WAITING = (Phase.CLASSIFY, Phase.ADMISSION, Phase.LIMIT, Phase.WAIT, Phase.ROUTE, Phase.QUEUE)  # `queue_ms`
@@ -89,14 +91,17 @@ class Timeline:
         return parts
 
     def _measured(self) -> dict[Phase, int]:
-        end = self._now()
-        bounds, previous = [], self._opened
-        for phase in _ORDER[1:]:
-            previous = min(max(self._starts.get(phase, previous), previous), end)
-            bounds.append(previous)
-        # A skipped phase begins where the next one that was entered begins, so that it takes nothing.
-        edges = [self._opened, *self._without_skipped(bounds, end), end]
-        return {phase: edges[i + 1] - edges[i] for i, phase in enumerate(_ORDER)}
+        """A phase lasts until the next one that was entered; those skipped take nothing."""
+        end, parts = self._now(), dict.fromkeys(_ORDER, 0)
+        phase, since = Phase.INGRESS, self._opened
+        for following in _ORDER[1:]:
+            at = self._starts.get(following)
+            if at is not None:
+                at = min(max(at, since), end)
+                parts[phase] = at - since
+                phase, since = following, at
+        parts[phase] = end - since
+        return parts
 
     def total(self) -> int:
         """Microseconds from the socket to now, or to the end."""
@@ -106,13 +111,6 @@ class Timeline:
         """Microseconds from the socket to the begin of a phase; None when it was never entered."""
         start = self._starts.get(phase)
         return None if start is None else min(max(start, self._opened), self._now()) - self._opened
-
-    def _without_skipped(self, bounds: list[int], end: int) -> list[int]:
-        following, result = end, []
-        for phase, bound in zip(reversed(_ORDER[1:]), reversed(bounds), strict=True):
-            following = bound if phase in self._starts else following
-            result.append(following)
-        return result[::-1]
 
     def _earliest(self, phase: Phase, at: float | None, first: bool) -> None:
         if at is None:

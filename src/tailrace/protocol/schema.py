@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 
-class ErrorDetail(BaseModel):
+class Shown(BaseModel):
+    """Built when the page is written, not when a server starts."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+class ErrorDetail(Shown):
     message: str
     type: str
     param: str | None
@@ -14,22 +20,22 @@ class ErrorDetail(BaseModel):
     detail: dict[str, object] | None = None
 
 
-class ErrorBody(BaseModel):
+class ErrorBody(Shown):
     error: ErrorDetail
 
 
-class PromptDetails(BaseModel):
+class PromptDetails(Shown):
     cached_tokens: int
 
 
-class UsageBody(BaseModel):
+class UsageBody(Shown):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
 
 
-class TimingsBody(BaseModel):
+class TimingsBody(Shown):
     ingress_ms: float
     render_ms: float
     queue_ms: float
@@ -47,7 +53,7 @@ class TimingsBody(BaseModel):
     tokens_per_second: float | None
 
 
-class Alternative(BaseModel):
+class Alternative(Shown):
     token: str
     logprob: float
     bytes: list[int]
@@ -57,30 +63,30 @@ class TokenEntry(Alternative):
     top_logprobs: list[Alternative]
 
 
-class ChatLogprobsBody(BaseModel):
+class ChatLogprobsBody(Shown):
     content: list[TokenEntry]
     refusal: None = None
 
 
-class CalledFunction(BaseModel):
+class CalledFunction(Shown):
     name: str
     arguments: str
 
 
-class ToolCall(BaseModel):
+class ToolCall(Shown):
     id: str
     type: str
     function: CalledFunction
 
 
-class AssistantMessage(BaseModel):
+class AssistantMessage(Shown):
     role: str
     content: str | None
     refusal: None = None
     tool_calls: list[ToolCall] | None = None
 
 
-class ChatChoice(BaseModel):
+class ChatChoice(Shown):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobsBody | None
@@ -88,7 +94,7 @@ class ChatChoice(BaseModel):
     stop_reason: int | str | None
 
 
-class ChatCompletion(BaseModel):
+class ChatCompletion(Shown):
     id: str
     object: str
     created: int
@@ -98,14 +104,14 @@ class ChatCompletion(BaseModel):
     timings: TimingsBody
 
 
-class CompletionLogprobsBody(BaseModel):
+class CompletionLogprobsBody(Shown):
     tokens: list[str]
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
-class CompletionChoice(BaseModel):
+class CompletionChoice(Shown):
     index: int
     text: str
     logprobs: CompletionLogprobsBody | None
@@ -113,7 +119,7 @@ class CompletionChoice(BaseModel):
     stop_reason: int | str | None
 
 
-class Completion(BaseModel):
+class Completion(Shown):
     id: str
     object: str
     created: int
@@ -123,7 +129,7 @@ class Completion(BaseModel):
     timings: TimingsBody
 
 
-class ModelCard(BaseModel):
+class ModelCard(Shown):
     id: str
     object: str
     created: int
@@ -131,20 +137,20 @@ class ModelCard(BaseModel):
     max_model_len: int
 
 
-class ModelList(BaseModel):
+class ModelList(Shown):
     object: str
     data: list[ModelCard]
 
 
-class TokenList(BaseModel):
+class TokenList(Shown):
     count: int
     tokens: list[int]
     max_model_len: int
 
 
-class Detokenized(BaseModel):
+class Detokenized(Shown):
     prompt: str
 
 
-class Status(BaseModel):
+class Status(Shown):
     status: str

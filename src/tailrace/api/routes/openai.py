@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from tailrace.api.auth import authorize, principal_of
 from tailrace.api.exchange import Exchange, Route
 from tailrace.api.openapi import body_schema, errors
-from tailrace.api.state import AppState
+from tailrace.api.state import AppState, state_of
+from tailrace.api.table import Table
 from tailrace.errors import NotFound
 from tailrace.protocol.answer import ChatAnswer, CompletionAnswer
 from tailrace.protocol.ask import Ask
@@ -33,10 +35,10 @@ COMPLETIONS = Route(
     "completions", CompletionRequest, CompletionAnswer, "cmpl", lambda body: len(body.prompt), _ask_completion
 )
 
-router = APIRouter(prefix="/v1", tags=["openai"], dependencies=[Depends(authorize)])
+routes = Table("openai", prefix="/v1", guard=authorize)
 
 
-@router.post(
+@routes.post(
     "/chat/completions", responses={200: {"model": ChatCompletion}, **errors()}, openapi_extra=body_schema(ChatRequest)
 )
 async def chat_completions(request: Request) -> Response:
@@ -45,10 +47,10 @@ async def chat_completions(request: Request) -> Response:
     The prompt and the answer share the context: a prompt that leaves no room is refused, a larger `max_tokens` than
     what is left is lowered to it.
     """
-    return Exchange(request.app.state.tailrace, CHAT, request)
+    return Exchange(state_of(request), CHAT, request)
 
 
-@router.post(
+@routes.post(
     "/completions",
     responses={200: {"model": Completion}, **errors()},
     openapi_extra=body_schema(CompletionRequest),
@@ -58,34 +60,35 @@ async def completions(request: Request) -> Response:
 
     `max_tokens` is 16 when absent, and is lowered to what the context leaves.
     """
-    return Exchange(request.app.state.tailrace, COMPLETIONS, request)
+    return Exchange(state_of(request), COMPLETIONS, request)
 
 
-@router.get("/models", response_model=ModelList)
-async def models(request: Request) -> dict[str, Any]:
-    state: AppState = request.app.state.tailrace
-    return {"object": "list", "data": [_card(state, name) for name in _limits(request).models]}
+@routes.get("/models", response_model=ModelList)
+async def models(request: Request) -> Response:
+    cards = [_card(state_of(request), name) for name in _limits(request).models]
+    return _json({"object": "list", "data": cards})
 
 
-@router.get("/models/{model:path}", response_model=ModelCard, responses=errors(404))
-async def model_card(request: Request, model: str) -> dict[str, Any]:
-    state: AppState = request.app.state.tailrace
-    return _card(state, check_model(model, _limits(request)))
+@routes.get("/models/{model:path}", response_model=ModelCard, responses=errors(404))
+async def model_card(request: Request, model: str) -> Response:
+    return _json(_card(state_of(request), check_model(model, _limits(request))))
 
 
-@router.get("/requests/{request_id}", responses={200: {"content": {"application/json": {}}}, **errors(401, 404)})
+@routes.get("/requests/{request_id}", responses={200: {"content": {"application/json": {}}}, **errors(401, 404)})
 async def decisions(request: Request, request_id: str) -> Response:
     """Ours: why a request of one's own went the way it did, by the `x-request-id` of its answer."""
-    state: AppState = request.app.state.tailrace
-    found = state.records.find(request_id, principal_of(request).tenant)
+    found = state_of(request).records.find(request_id, principal_of(request).tenant)
     if found is None:
         raise NotFound("There is no record of this request; the latest 2048 that ended are kept", param="request_id")
-    return Response(orjson.dumps(found), media_type="application/json")
+    return _json(found)
 
 
 def _limits(request: Request) -> Limits:
-    state: AppState = request.app.state.tailrace
-    return state.limits_of(principal_of(request))
+    return state_of(request).limits_of(principal_of(request))
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")
 
 
 def _card(state: AppState, name: str) -> dict[str, Any]:

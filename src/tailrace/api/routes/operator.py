@@ -6,39 +6,41 @@ from dataclasses import asdict
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from tailrace.api.auth import authorize_admin
 from tailrace.api.openapi import errors
-from tailrace.api.state import AppState
+from tailrace.api.state import state_of
+from tailrace.api.table import Table
 from tailrace.api.wire import read_body
 from tailrace.control.snapshot import snapshot
 from tailrace.control.steering import cancel, change_tenant
 from tailrace.errors import InvalidRequest
 
-router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(authorize_admin)])
+routes = Table("admin", prefix="/admin", guard=authorize_admin)
 
 
-@router.get("/state", responses=errors(401, 403))
+@routes.get("/state", responses=errors(401, 403))
 async def state(request: Request) -> Response:
     """Queues by class and tenant, running requests, KV map, recent tails, refusals, step budget, prediction errors."""
-    found: AppState = request.app.state.tailrace
+    found = state_of(request)
     uptime = found.clock.wall() - found.created
     return _json({"uptime_s": uptime, **snapshot(found.pipeline)})
 
 
-@router.post("/requests/{request_id}/cancel", responses=errors(401, 403, 404))
+@routes.post("/requests/{request_id}/cancel", responses=errors(401, 403, 404))
 async def cancel_request(request: Request, request_id: str) -> Response:
     """End a request that waits or runs; its client gets an error."""
-    found: AppState = request.app.state.tailrace
+    found = state_of(request)
     return _json({"id": request_id, "cancelled": cancel(found.pipeline, request_id)})
 
 
-@router.patch("/tenants/{name}", responses=errors(400, 401, 403, 404))
+@routes.patch("/tenants/{name}", responses=errors(400, 401, 403, 404))
 async def patch_tenant(request: Request, name: str) -> Response:
     """Another weight, priority, mode or other limits, from the next decision on: `{"weight": 2}`,
     `{"limits": {"requests_per_minute": 60}}`. What is not named stays; a restart forgets it."""
-    found: AppState = request.app.state.tailrace
+    found = state_of(request)
     body = await read_body(request.headers, request.receive, found.config.api.max_body_bytes)
     tenant = change_tenant(found.pipeline, name, _object(body))
     return _json({"name": name, "weight": tenant.weight, "priority": tenant.priority, "limits": asdict(tenant.limits)})

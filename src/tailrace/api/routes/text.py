@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Depends, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from tailrace.api.auth import authorize
 from tailrace.api.openapi import body_schema, errors
-from tailrace.api.state import AppState
+from tailrace.api.state import AppState, state_of
+from tailrace.api.table import Table
 from tailrace.api.wire import off_loop, read_body
 from tailrace.protocol.body import Shape, parse, unknown_fields
 from tailrace.protocol.schema import Detokenized, TokenList
 from tailrace.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 
-router = APIRouter(tags=["text"], dependencies=[Depends(authorize)])
+routes = Table("text", guard=authorize)
 
 
-@router.post("/tokenize", responses={200: {"model": TokenList}, **errors()}, openapi_extra=body_schema(TokenizeRequest))
+@routes.post("/tokenize", responses={200: {"model": TokenList}, **errors()}, openapi_extra=body_schema(TokenizeRequest))
 async def tokenize(request: Request) -> Response:
     """The ids that the engine would see for a prompt or for messages."""
-    state: AppState = request.app.state.tailrace
+    state = state_of(request)
     body = await _body(request, state)
 
     def work() -> Response:
@@ -32,12 +34,12 @@ async def tokenize(request: Request) -> Response:
     return await off_loop(len(body), work)
 
 
-@router.post(
+@routes.post(
     "/detokenize", responses={200: {"model": Detokenized}, **errors()}, openapi_extra=body_schema(DetokenizeRequest)
 )
 async def detokenize(request: Request) -> Response:
     """The text of token ids; bytes that are no whole characters become U+FFFD."""
-    state: AppState = request.app.state.tailrace
+    state = state_of(request)
     body = await _body(request, state)
 
     def work() -> Response:
