@@ -1,13 +1,13 @@
 """What the serving plane adds to the first token's time: `python -m benchmarks.serving.overhead`.
 
-The same tiny streamed chats at a steady rate go to three servers, in turns: `bare`, which reads the body and answers
-with fixed events (uvicorn, and nothing of ours); `plane`, tailrace over the fake backend; and `tenants`, the same with
-keys, tenants and limits. What `plane` takes longer than `bare` is the plane's. With `--profile` the functions of the
-plane in which the time went. The last column is the server's processor time for a whole request. Client and servers
-share the machine's cores, as they would on a laptop; on a busy machine only p5 says what nothing disturbed.
+The same tiny streamed chats at a steady rate (open loop) go to three servers, in turns: `bare`, which reads the body
+and answers with fixed events (uvicorn, and nothing of ours); `plane`, tailrace over the fake backend; and `tenants`,
+the same with keys, tenants and limits. What `plane` takes longer than `bare` is the plane's. The last columns are
+processor time for a whole request: the server's, and that of the load generator, which has a process of its own and
+shares the cores with it. On a busy machine only p5 and the processor time say what nothing disturbed.
 
-`--inside` times the control plane's own steps in one process, without HTTP: best, 10 % quantile and median. The best is
-what they take when nobody else uses the core.
+`--stages` tells which part of the plane the time of a request goes to (`stages`). `--inside` times the control plane's
+own steps in one process, without HTTP: best, 10 % quantile and median.
 """
 
 from __future__ import annotations
@@ -15,27 +15,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import cProfile
 import os
-import pstats
-import random
 import signal
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import numpy as np
 import orjson
 import uvicorn
 import uvloop
+from benchmarks.serving.stages import measure as stage_times
 
 from tailrace.api.server import Service
 from tailrace.api.state import AppState
-from tailrace.backends.fake import FakeBackend, fake_tokenizer
+from tailrace.backends.fake import FakeBackend, fake_tokenizer, say
 from tailrace.clock import SystemClock
 from tailrace.config import ApiConfig, Config
 from tailrace.control.intake import Caller
@@ -64,7 +62,7 @@ def policy() -> Policy:
 def state(mode: str) -> AppState:
     clock, metrics = SystemClock(), Metrics()
     config = Config(api=ApiConfig(port=0), policy=policy() if mode == "tenants" else Policy())
-    backend = FakeBackend(max_sequences=64)
+    backend = FakeBackend(max_sequences=64, script=say("pong"))
     pipeline = Pipeline(backend, config.control, clock, metrics, tenants=Tenants.of(config))
     return AppState(config, pipeline, fake_tokenizer(), ChatTemplate(TEMPLATE, clock=clock), metrics, clock)
 
@@ -96,43 +94,31 @@ async def serve_bare() -> None:
     await task
 
 
-def serve(mode: str, profiled: bool) -> None:
-    profiler = cProfile.Profile(time.process_time)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        if mode == "bare":
-            with contextlib.suppress(KeyboardInterrupt):
-                runner.run(serve_bare())
-            return
-        if profiled:
-            profiler.enable()
-        runner.run(run_plane(mode))
-        profiler.disable()
-    if profiled:
-        stats = pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime")
-        stats.print_stats(40)
+def serve(mode: str) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, contextlib.suppress(KeyboardInterrupt):
+        runner.run(serve_bare() if mode == "bare" else run_plane(mode))
 
 
 async def run_plane(mode: str) -> None:
     await Service(state(mode)).run(on_listening=lambda url: print(url, flush=True))
 
 
-async def started(mode: str, profiled: bool) -> tuple[asyncio.subprocess.Process, str]:
-    arguments = ["-m", "benchmarks.serving.overhead", "--serve", mode, *(["--profile"] if profiled else [])]
+async def started(mode: str) -> tuple[asyncio.subprocess.Process, str]:
+    arguments = ["-m", "benchmarks.serving.overhead", "--serve", mode]
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     return process, (await process.stdout.readline()).decode().strip()
 
 
-async def one(session: aiohttp.ClientSession, url: str, number: int) -> float:
-    """Seconds to the first event's bytes."""
-    body = {"messages": [{"role": "user", "content": f"Ping {number}"}], "max_tokens": 4, "stream": True}
-    begin = time.perf_counter()
-    async with session.post(f"{url}/v1/chat/completions", data=orjson.dumps(body)) as answer:
-        assert answer.status == 200, await answer.text()
-        await answer.content.readany()
-        first = time.perf_counter() - begin
-        await answer.read()
-    return first
+async def load(url: str, options: argparse.Namespace, turn: int) -> dict[str, Any]:
+    """What the load generator found: (first event, end) of each request, and its own processor time."""
+    arguments = ["--rate", str(options.rate), "--requests", str(options.requests), "--seed", str(turn), "--key", KEY]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.serving.light_client", url, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    found: dict[str, Any] = orjson.loads(out)
+    return found
 
 
 async def inside(mode: str, count: int = 600) -> None:
@@ -169,57 +155,60 @@ async def inside(mode: str, count: int = 600) -> None:
         print(f"{mode:8} {name:9}" + " ".join(f"{value:8.3f}" for value in quantiles) + "  ms")
 
 
-async def paced(rate: float, count: int, rng: random.Random, send: Callable[[int], Awaitable[float]]) -> list[float]:
-    """Poisson arrivals, whatever is still under way."""
-    tasks = []
-    due = time.perf_counter()
-    for number in range(count):
-        due += rng.expovariate(rate)
-        await asyncio.sleep(max(due - time.perf_counter(), 0))
-        tasks.append(asyncio.create_task(send(number)))  # type: ignore[arg-type]
-    return list(await asyncio.gather(*tasks))
-
-
 def cpu_seconds(pid: int) -> float:
     """That the process has used so far, in user and system mode."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@dataclass
+class Measured:
+    first: list[float] = field(default_factory=list)  # seconds to the first event
+    server: float = 0.0  # processor seconds
+    client: float = 0.0
+
+
 async def measure(options: argparse.Namespace) -> None:
-    servers = {mode: await started(mode, options.profile and mode == "plane") for mode in SERVERS}
-    times: dict[str, list[float]] = {mode: [] for mode in SERVERS}
-    cpu = dict.fromkeys(SERVERS, 0.0)
-    headers = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
+    servers = {mode: await started(mode) for mode in SERVERS}
+    found = {mode: Measured() for mode in SERVERS}
     try:
-        async with aiohttp.ClientSession(headers=headers) as session:
-            for turn in range(options.rounds + 1):
-                for mode, (process, url) in servers.items():
-                    before = cpu_seconds(process.pid)
-                    send = lambda number, url=url: one(session, url, number)  # noqa: E731
-                    got = await paced(options.rate, options.requests, random.Random(turn), send)
-                    times[mode] += got if turn else []  # the first turn warms up
-                    cpu[mode] += cpu_seconds(process.pid) - before if turn else 0.0
+        for turn in range(options.rounds + 1):
+            for mode, (process, url) in servers.items():
+                before = cpu_seconds(process.pid)
+                got = await load(url, options, turn)
+                if not turn:  # warms up
+                    continue
+                found[mode].first += [first for first, _ in got["times"]]
+                found[mode].server += cpu_seconds(process.pid) - before
+                found[mode].client += got["cpu"]
     finally:
         for process, _ in servers.values():
             process.send_signal(signal.SIGINT)
         await asyncio.gather(*(process.wait() for process, _ in servers.values()))
-    report(times, cpu, options)
+    report(found, options)
 
 
-def report(times: dict[str, list[float]], cpu: dict[str, float], options: argparse.Namespace) -> None:
-    print(f"first byte in ms at {options.rate:g} requests/s, {len(times['bare'])} requests each")
-    print(f"{'':10}{'p5':>8} {'p50':>8} {'p90':>8} {'p99':>8} {'mean':>8} {'CPU':>8}")
-    rows = {}
-    for mode, values in times.items():
-        ordered = [1000 * value for value in sorted(values)]
-        quantiles = statistics.quantiles(ordered, n=100)
-        rows[mode] = (quantiles[4], quantiles[49], quantiles[89], quantiles[98], statistics.fmean(ordered))
-        per = 1000 * cpu[mode] / len(values)
-        print(f"{mode:10}" + " ".join(f"{value:8.3f}" for value in rows[mode]) + f" {per:8.3f}")
+def report(found: dict[str, Measured], options: argparse.Namespace) -> None:
+    count = len(found["bare"].first)
+    print(f"first event in ms at {options.rate:g} requests/s, {count} requests each; CPU in ms of a request")
+    print(f"{'':10}{'p5':>8} {'p50':>8} {'p90':>8} {'p99':>8} {'mean':>8} {'CPU':>8} {'client':>8}")
+    rows = {mode: row(each) for mode, each in found.items()}
+    for mode, values in rows.items():
+        print(f"{mode:10}" + " ".join(f"{value:8.3f}" for value in values))
     for mode in SERVERS[1:]:
-        added = [mine - base for mine, base in zip(rows[mode], rows["bare"], strict=True)]
+        added = [mine - base for mine, base in zip(rows[mode][:6], rows["bare"], strict=False)]
         print(f"{mode + ' +':10}" + " ".join(f"{value:8.3f}" for value in added))
+
+
+def row(of: Measured) -> list[float]:
+    ordered = [1000 * value for value in sorted(of.first)]
+    parts = statistics.quantiles(ordered, n=100)
+    times = [parts[4], parts[49], parts[89], parts[98], statistics.fmean(ordered)]
+    return [*times, 1000 * of.server / len(ordered), 1000 * of.client / len(ordered)]
+
+
+async def stages() -> None:
+    await stage_times(state("plane"), KEY)
 
 
 def main() -> None:
@@ -227,12 +216,14 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0, help="requests a second")
     parser.add_argument("--requests", type=int, default=500, help="in each turn")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--profile", action="store_true", help="of the plane; it is slower then")
+    parser.add_argument("--stages", action="store_true", help="where in the plane, without sockets")
     parser.add_argument("--inside", action="store_true", help="the control plane's own steps, without HTTP")
     parser.add_argument("--serve", choices=SERVERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.profile)
+        serve(options.serve)
+    elif options.stages:
+        asyncio.run(stages())
     elif options.inside:
         for mode in SERVERS[1:]:
             asyncio.run(inside(mode))
