@@ -14,7 +14,7 @@ Model::Model(const Kernels& kernels, const Spec& spec, std::shared_ptr<Team> tea
   parts_->layers.resize(spec_.layers);
 }
 
-Model::~Model() = default;
+Model::~Model() { team_->settle(); }
 
 void Model::set_embedding(EmbeddingFormat format, const uint8_t* rows, int64_t row_bytes) {
   parts_->embedding = {format, rows, row_bytes, spec_.hidden, spec_.embedding_scale};
@@ -61,11 +61,22 @@ void Model::finish() {
   step_ = std::make_unique<Step>(kernels_, spec_, *parts_, *team_, counters_);
 }
 
-void Model::forward(KvCache& kv, const Batch& batch) {
+void Model::begin(KvCache& kv, const Batch& batch) {
   std::lock_guard<std::mutex> lock(mutex_);
   check(step_ != nullptr, "model is not finished: call finish() after setting every part");
   check_batch(spec_, kv, batch);
-  step_->run(kv, batch);
+  step_->begin(kv, batch);
+}
+
+void Model::settle() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  team_->settle();
+}
+
+void Model::set_timed(bool timed) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  team_->settle();
+  counters_.timed = timed;
 }
 
 LogitsView Model::logits() const {

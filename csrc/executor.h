@@ -48,11 +48,14 @@ struct Batch {
 
 class KvCache;
 
-// Seconds by part, as member 0 of the team saw them.
-enum class Part : int { embed, norm, gemm, attention, head, sample, wait, count };
+// Seconds by part, as member 0 of the team saw them, waiting for the others included; `wait` is that waiting alone.
+enum class Part : int { embed, norm, qkv, rope, attention, merge, o, gate_up, activation, down, head, sample, count };
+constexpr int kParts = static_cast<int>(Part::count);
 struct Counters {
-  double seconds[static_cast<int>(Part::count)] = {};
+  double seconds[kParts] = {};
+  double wait = 0;
   int64_t steps = 0;
+  bool timed = false;
 };
 
 class Model {
@@ -69,14 +72,19 @@ class Model {
                   const float* scale, const int32_t* wide, int wide_count);
   void finish();
 
-  void forward(KvCache& kv, const Batch& batch);
+  // Checks and copies the batch, and starts the step on the team's workers; settle() joins them and returns when it is done.
+  // `kv` must live until then. What reads the step's results settles first.
+  void begin(KvCache& kv, const Batch& batch);
+  void settle();
+  // A timed step books its parts, and is done when begin() returns: so the parts add up.
+  void set_timed(bool timed);
 
   const Spec& spec() const { return spec_; }
   const Kernels& kernels() const { return kernels_; }
   Team& team() const { return *team_; }
   LogitsView logits() const;
   const float* hidden() const;  // [logit rows][hidden], normed
-  // Held by forward, and to be held while reading logits.
+  // Held by begin, settle and while reading logits.
   std::mutex& mutex() { return mutex_; }
   Counters& counters() { return counters_; }
 

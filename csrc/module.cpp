@@ -187,8 +187,8 @@ void set_linear(Model& model, const std::string& name, const std::string& fmt, i
   model.set_linear(name, format, n, k, bytes, count, scales, channels, wide_count);
 }
 
-void forward(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray& row_starts, const AnyArray& first_positions,
-             const AnyArray& block_tables, const AnyArray& logit_rows) {
+void begin(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray& row_starts, const AnyArray& first_positions,
+           const AnyArray& block_tables, const AnyArray& logit_rows) {
   Batch batch;
   batch.token_ids = array_data<int32_t>(token_ids, "token_ids", {kAnySize});
   batch.rows = axis_size(token_ids, "token_ids", 0);
@@ -200,10 +200,22 @@ void forward(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArra
   batch.logit_rows = array_data<int32_t>(logit_rows, "logit_rows", {kAnySize});
   batch.logits = axis_size(logit_rows, "logit_rows", 0);
   nb::gil_scoped_release release;
-  model.forward(kv, batch);
+  model.begin(kv, batch);
+}
+
+void settle(Model& model) {
+  nb::gil_scoped_release release;
+  model.settle();
+}
+
+void forward(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray& row_starts, const AnyArray& first_positions,
+             const AnyArray& block_tables, const AnyArray& logit_rows) {
+  begin(model, kv, token_ids, row_starts, first_positions, block_tables, logit_rows);
+  settle(model);
 }
 
 nb::object copy_logits(Model& model) {
+  settle(model);
   std::unique_lock<std::mutex> lock(model.mutex(), std::defer_lock);
   {
     nb::gil_scoped_release release;
@@ -216,6 +228,7 @@ nb::object copy_logits(Model& model) {
 }
 
 nb::object copy_hidden(Model& model) {
+  settle(model);
   std::unique_lock<std::mutex> lock(model.mutex(), std::defer_lock);
   {
     nb::gil_scoped_release release;
@@ -227,16 +240,25 @@ nb::object copy_hidden(Model& model) {
   return out.object;
 }
 
+void set_timed(Model& model, bool timed) {
+  nb::gil_scoped_release release;
+  model.set_timed(timed);
+}
+
 nb::dict take_counters(Model& model) {
-  static const char* names[] = {"embed", "norm", "gemm", "attention", "head", "sample", "wait"};
+  static const char* names[kParts] = {"embed", "norm", "qkv", "rope", "attention", "merge", "o", "gate_up", "activation", "down", "head",
+                                      "sample"};
   Counters taken;
   {
     nb::gil_scoped_release release;
+    model.settle();
     std::lock_guard<std::mutex> lock(model.mutex());
+    taken.timed = model.counters().timed;
     std::swap(taken, model.counters());
   }
   nb::dict d;
-  for (int i = 0; i < static_cast<int>(Part::count); ++i) d[names[i]] = taken.seconds[i];
+  for (int i = 0; i < kParts; ++i) d[names[i]] = taken.seconds[i];
+  d["wait"] = taken.wait;
   d["steps"] = static_cast<double>(taken.steps);
   return d;
 }
@@ -280,6 +302,10 @@ nb::class_<Model> bind_model(nb::module_& m) {
       .def("finish", &Model::finish)
       .def("forward", &forward, nb::arg("kv"), nb::arg("token_ids"), nb::arg("row_starts"), nb::arg("first_positions"),
            nb::arg("block_tables"), nb::arg("logit_rows"))
+      .def("begin", &begin, nb::arg("kv"), nb::arg("token_ids"), nb::arg("row_starts"), nb::arg("first_positions"),
+           nb::arg("block_tables"), nb::arg("logit_rows"), nb::keep_alive<1, 2>())
+      .def("settle", &settle)
+      .def_prop_rw("timed", [](Model& model) { return model.counters().timed; }, &set_timed)
       .def("logits", &copy_logits)
       .def("hidden", &copy_hidden)
       .def("counters", &take_counters);

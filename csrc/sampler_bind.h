@@ -139,7 +139,8 @@ void define_sample(Scope& scope, const char* name, Function fn, const Names&... 
 inline nb::tuple sample_model(Model& model, const PythonSampleArgs& args) {
   std::unique_lock<std::mutex> lock(model.mutex(), std::defer_lock);
   {
-    nb::gil_scoped_release release;  // another thread may hold the mutex in forward
+    nb::gil_scoped_release release;  // another thread may hold the mutex in a step
+    model.settle();
     lock.lock();
   }
   const auto start = std::chrono::steady_clock::now();

@@ -3,10 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#endif
-
 namespace tailrace {
 
 namespace {
@@ -82,7 +78,7 @@ class Model::Step::Member {
         parts_(step.parts_),
         space_(step.space_),
         batch_(batch),
-        lead_(place.index() == 0) {
+        timed_(place.index() == 0 && step.counters_.timed) {
     kv_.base = kv.base();
     kv_.layout = kv.layout();
     split_scratch(space_.scratch[place.index()]);
@@ -90,7 +86,7 @@ class Model::Step::Member {
 
   void walk() {
     if (kernels_.enter) kernels_.enter();
-    if (lead_) mark_ = now();
+    if (timed_) mark_ = now();
     const int last = spec_.layers - 1;
     for (int i = 0; i < last; ++i) layer(i);
     qkv(last);
@@ -115,18 +111,19 @@ class Model::Step::Member {
     scratch_ = {reinterpret_cast<uint8_t*>(base), memory.bytes() - 2 * floats * sizeof(float)};
   }
 
-  // Runs a phase and books the time: work to `part`, idling to wait.
+  // Runs a phase and, in a timed step, books its time.
   template <class F>
   void phase(Part part, int tasks, F&& fn) {
     place_.work(tasks, fn);
-    if (lead_) book(part);
+    const double worked = timed_ ? now() : 0;
     place_.wait();
-    if (lead_) book(Part::wait);
+    if (timed_) book(part, worked);
   }
 
-  void book(Part part) {
+  void book(Part part, double worked) {
     const double t = now();
     step_.counters_.seconds[static_cast<int>(part)] += t - mark_;
+    step_.counters_.wait += t - worked;
     mark_ = t;
   }
 
@@ -181,10 +178,10 @@ class Model::Step::Member {
       kernels_.norm_row(norm, row, scratch_);
     });
     const FloatView out = blocked(space_.qkv.as<float>(), rows, kTileColumns);
-    multiply(Part::gemm, layer.qkv, out, rows);
+    multiply(Part::qkv, layer.qkv, out, rows);
     kv_.layer = i;
     const RopeTask rope = rope_task(i, out);
-    each_row(Part::attention, rows, [&](int row) { kernels_.rope_row(rope, row, scratch_); });
+    each_row(Part::rope, rows, [&](int row) { kernels_.rope_row(rope, row, scratch_); });
   }
 
   RopeTask rope_task(int i, FloatView qkv) const {
@@ -214,11 +211,11 @@ class Model::Step::Member {
     phase(Part::attention, static_cast<int>(plan.tiles.size()), [&](int t) { tile(plan.tiles[t]); });
     const int width = spec_.heads * spec_.head_dim;
     const QuantTask quant{row_major(space_.attention.as<float>(), width), &layer.o.view, quantized(rows)};
-    each_row(Part::attention, rows, [&](int row) {
+    each_row(Part::merge, rows, [&](int row) {
       if (plan.rows[row].segments > 0) merge_row(plan.rows[row], row);
       kernels_.quantize_row(quant, row, scratch_);
     });
-    multiply(Part::gemm, layer.o, delta(rows), rows);
+    multiply(Part::o, layer.o, delta(rows), rows);
   }
 
   AttentionTask attention_task(const AttentionTile& tile) const {
@@ -277,10 +274,10 @@ class Model::Step::Member {
     const NormTask norm = norm_task(rows, layer.ffn_norm, layer.gate_up, delta(rows), layer.attn_out_norm);
     each_row(Part::norm, rows, [&](int row) { kernels_.norm_row(norm, row, scratch_); });
     const FloatView activated = blocked(space_.activated.as<float>(), rows, kTileColumns / 2);
-    multiply(Part::gemm, layer.gate_up, activated, rows, spec_.activation);
+    multiply(Part::gate_up, layer.gate_up, activated, rows, spec_.activation);
     const QuantTask quant{activated, &layer.down.view, quantized(rows)};
-    each_row(Part::norm, rows, [&](int row) { kernels_.quantize_row(quant, row, scratch_); });
-    multiply(Part::gemm, layer.down, delta(rows), rows);
+    each_row(Part::activation, rows, [&](int row) { kernels_.quantize_row(quant, row, scratch_); });
+    multiply(Part::down, layer.down, delta(rows), rows);
   }
 
   // From here on only rows that need logits go on.
@@ -312,7 +309,7 @@ class Model::Step::Member {
   const Parts& parts_;
   Workspace& space_;
   const Batch& batch_;
-  const bool lead_;
+  const bool timed_;
   KvView kv_;
   int window_ = 0;
   float* residual_ = space_.residual.as<float>();
@@ -321,14 +318,39 @@ class Model::Step::Member {
   double mark_ = 0;
 };
 
-void Model::Step::run(KvCache& kv, const Batch& batch) {
+void Model::Step::Walk::operator()(Team::Member& place) { Member(step, *kv, step.batch_.view, place).walk(); }
+
+void Model::Step::begin(KvCache& kv, const Batch& batch) {
+  team_.settle();
   logits_.rows = 0;  // should memory run out below, nobody may read what is left of the last step
+  batch_.assign(batch);
   plan_ = make_plan(spec_, batch, kernels_.attention_rows);
   reserve(batch);
   logits_.data = space_.logits.as<float>();
   logits_.rows = batch.logits;
-  team_.run([&](Team::Member& member) { Member(*this, kv, batch, member).walk(); });
   ++counters_.steps;
+  walk_.kv = &kv;
+  team_.begin(walk_);
+  if (counters_.timed) team_.settle();
+}
+
+void OwnedBatch::assign(const Batch& batch) {
+  view = batch;
+  values.clear();
+  const std::pair<const int32_t**, size_t> arrays[] = {
+      {&view.token_ids, batch.rows},
+      {&view.row_starts, batch.sequences + 1},
+      {&view.first_positions, batch.sequences},
+      {&view.block_tables, size_t(batch.sequences) * batch.table_width},
+      {&view.logit_rows, batch.logits}};
+  size_t total = 0;
+  for (const auto& [array, count] : arrays) total += count;
+  values.reserve(total);  // so that it does not move below
+  for (const auto& [array, count] : arrays) {
+    const int32_t* copy = values.data() + values.size();
+    values.insert(values.end(), *array, *array + count);
+    *array = copy;
+  }
 }
 
 }  // namespace tailrace

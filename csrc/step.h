@@ -70,15 +70,28 @@ struct Workspace {
   std::vector<Memory> scratch;  // by member
 };
 
+// A batch with its arrays.
+struct OwnedBatch {
+  Batch view{};
+  std::vector<int32_t> values;
+  void assign(const Batch& batch);
+};
+
 struct Model::Step {
  public:
   Step(const Kernels& kernels, const Spec& spec, const Parts& parts, Team& team, Counters& counters);
-  void run(KvCache& kv, const Batch& batch);
+  // The step reads `batch` until it is settled, so it gets its own copy.
+  void begin(KvCache& kv, const Batch& batch);
   LogitsView logits() const { return logits_; }
   const float* hidden() const { return space_.hidden.as<float>(); }
 
  private:
   class Member;
+  struct Walk {  // what the team runs
+    Step& step;
+    KvCache* kv;
+    void operator()(Team::Member& place);
+  };
   void reserve(const Batch& batch);
   size_t rows_bytes(int m) const;
   size_t scratch_bytes() const;
@@ -89,6 +102,8 @@ struct Model::Step {
   Team& team_;
   Counters& counters_;
   Workspace space_;
+  OwnedBatch batch_;
+  Walk walk_{*this, nullptr};
   StepPlan plan_;
   LogitsView logits_;
   int group_, tile_rows_;

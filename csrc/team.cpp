@@ -72,6 +72,7 @@ Team::~Team() {
 
 void Team::start() {
   owner_ = getpid();
+  pending_ = false;  // a forked child has none of its parent's runs
   workers_.clear();
   gate_.store(0);
   for (int index = 1; index < threads_; ++index) {
@@ -108,21 +109,36 @@ void Team::serve(int index) {
   }
 }
 
-void Team::run_raw(Call call, void* context) {
+void Team::run_raw(Call call, void* context, bool later) {
   std::lock_guard<std::mutex> turn(turn_);
+  if (owner_ != getpid()) start();
+  if (pending_) join();
+  open(call, context);
+  if (!later) join();
+}
+
+void Team::settle() {
+  std::lock_guard<std::mutex> turn(turn_);
+  if (pending_ && owner_ == getpid()) join();
+}
+
+void Team::open(Call call, void* context) {
   first_phase_ = phase_.load();
   ticket_.store(uint64_t{first_phase_} << 32, std::memory_order_relaxed);
   done_.store(0, std::memory_order_relaxed);
-  if (threads_ > 1) {
-    if (owner_ != getpid()) start();
-    call_ = call;
-    context_ = context;
-    gate_.store(kOpen, std::memory_order_release);
-    start_.advance();
-  }
+  call_ = call;
+  context_ = context;
+  pending_ = true;
+  if (threads_ == 1) return;
+  gate_.store(kOpen, std::memory_order_release);
+  start_.advance();
+}
+
+void Team::join() {
   Member member(*this, 0, first_phase_);
-  call(context, member);
+  call_(context_, member);
   if (threads_ > 1) close();
+  pending_ = false;
 }
 
 // A worker that wakes after the run was closed must not touch it: the caller's memory may be gone.

@@ -73,13 +73,27 @@ class Team {
   // Runs fn(Member&) on every member that wakes up in time; the caller is member 0. One run at a time, others wait their turn.
   template <class F>
   void run(F&& fn) {
-    auto call = [](void* context, Member& member) { (*static_cast<std::remove_reference_t<F>*>(context))(member); };
-    run_raw(call, &fn);
+    run_raw(call_of<F>, &fn, false);
   }
+
+  // The same, but returns at once: the workers begin, and whoever calls settle() joins them as member 0. `fn` must live until
+  // then, so its owner settles before it ends. With one thread everything is done in settle().
+  template <class F>
+  void begin(F& fn) {
+    run_raw(call_of<F>, &fn, true);
+  }
+  // Returns when the run that begin() opened is over; does nothing when there is none. run() and begin() settle first.
+  void settle();
 
  private:
   using Call = void (*)(void*, Member&);
-  void run_raw(Call call, void* context);
+  template <class F>
+  static void call_of(void* context, Member& member) {
+    (*static_cast<std::remove_reference_t<F>*>(context))(member);
+  }
+  void run_raw(Call call, void* context, bool later);
+  void open(Call call, void* context);
+  void join();
   int claim(uint32_t phase, int tasks);  // -1: nothing left for this phase
   void finish(int finished, int tasks);
   void wait_for(uint32_t phase);
@@ -93,8 +107,9 @@ class Team {
   const int threads_;
   pid_t owner_ = 0;  // workers do not survive fork(): the child starts its own
   std::mutex turn_;
+  bool pending_ = false;  // a run was begun and not joined
   std::vector<pthread_t> workers_;
-  // Of the present run; constant while the gate is open or a worker is inside.
+  // Of the present run; constant from open() to join().
   Call call_ = nullptr;
   void* context_ = nullptr;
   uint32_t first_phase_ = 0;

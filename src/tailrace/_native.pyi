@@ -109,6 +109,20 @@ class Model:
         position of each sequence's first row; block_tables [S, B] lists KV blocks (entries past the need are
         ignored); logit_rows [R] are the rows that need logits, ascending. Releases the GIL.
         """
+    def begin(
+        self,
+        kv: KvCache,
+        token_ids: I32,
+        row_starts: I32,
+        first_positions: I32,
+        block_tables: I32,
+        logit_rows: I32,
+    ) -> None:
+        """As `forward`, but returns while the team's other threads compute. `settle` joins them; so does everything
+        else of this model, and whatever runs on its team. The arrays may be changed at once, `kv` not before."""
+    def settle(self) -> None:
+        """Return when the step that `begin` started is computed. Releases the GIL."""
+    timed: bool  # count the time of a step's parts; a timed step is computed when `begin` returns
     def logits(self) -> F32:
         """A copy of the last forward's logits [R, vocab]."""
     def hidden(self) -> F32:
@@ -145,7 +159,11 @@ class Model:
         log-probabilities are of the raw logits. Releases the GIL.
         """
     def counters(self) -> dict[str, float]:
-        """Seconds by part (embed, norm, gemm, attention, head, sample, wait) since the last call, and steps."""
+        """Seconds by part of timed steps since the last call; of all steps, their number and the time in `sample`.
+
+        Parts: embed (with the first norm), norm, qkv, rope (with append), attention, merge (with quantize), o, gate_up,
+        activation (quantize), down, head, sample; "wait" is the part of them spent waiting for other threads.
+        """
 
 class KvCache:
     """Paged KV memory: num_blocks blocks of BLOCK_TOKENS tokens over all layers; int8 with a step a token and head."""

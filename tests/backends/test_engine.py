@@ -13,7 +13,7 @@ import pytest
 from tailrace.backends.engine import EngineBackend
 from tailrace.clock import ManualClock, SystemClock
 from tailrace.engine.fake_runner import FakeRunner
-from tailrace.engine.step import StepPlan
+from tailrace.engine.step import StepPlan, StepResult
 from tailrace.errors import ContextLengthExceeded, InvalidRequest, Unavailable
 from tailrace.types import FinishReason, GenerateRequest, TokenEvent
 from tests.engine.support import VOCAB, by_definition, parts, prompt, request, seeded
@@ -27,9 +27,9 @@ class Gated(FakeRunner):
         self._gate = Semaphore(0)
         self._open = False
 
-    def forward(self, plan: StepPlan) -> None:
+    def sample(self, plan: StepPlan) -> StepResult:
         assert self._open or self._gate.acquire(timeout=120)
-        super().forward(plan)
+        return super().sample(plan)
 
     def let(self, steps: int) -> None:
         self._gate.release(steps)

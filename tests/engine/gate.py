@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import Condition
 
 from tailrace.engine.loop import EngineLoop
-from tailrace.engine.step import StepPlan
+from tailrace.engine.step import StepPlan, StepResult
 
 
 class Gate:
@@ -20,17 +20,17 @@ class Gate:
 
     def hold(self, engine: EngineLoop) -> None:
         """Stand in this engine's way from now on. It must be idle."""
-        forward, tell = engine._runner.forward, engine.abort
+        sample, tell = engine._runner.sample, engine.abort
 
-        def held(plan: StepPlan) -> None:
+        def held(plan: StepPlan) -> StepResult:
             self._pass()
-            forward(plan)
+            return sample(plan)
 
         def abort(request_id: str | None) -> None:
             tell(request_id)
             self.aborts += 1
 
-        engine._runner.forward = held  # type: ignore[method-assign]
+        engine._runner.sample = held  # type: ignore[method-assign]
         engine.abort = abort  # type: ignore[method-assign]
 
     @contextmanager

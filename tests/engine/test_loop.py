@@ -38,8 +38,43 @@ def test_texts_join_to_the_decoded_tokens() -> None:
 def test_one_delivery_a_step_for_all_requests() -> None:
     rig = Rig()
     rig.submit(*[request(f"r{i}", prompt(8, i), 3) for i in range(5)])
+    assert not rig.deliveries  # nothing can end here: it goes out while the next step is computed
+    rig.step()
     assert len(rig.deliveries) == 1
-    assert {name: len(events) for name, events in rig.deliveries[0].items()} == {f"r{i}": 1 for i in range(5)}
+    rig.step()
+    assert len(rig.deliveries) == 3  # the last tokens end their choices, which cannot wait
+    for delivery in rig.deliveries:
+        assert {name: len(events) for name, events in delivery.items()} == {f"r{i}": 1 for i in range(5)}
+    assert rig.loop.live == 0
+
+
+def test_texts_and_deliveries_that_end_nothing_happen_between_forward_and_sample() -> None:
+    seen: list[str] = []
+
+    class Watched(FakeRunner):
+        def forward(self, plan: StepPlan) -> None:
+            seen.append("forward")
+            super().forward(plan)
+
+        def sample(self, plan: StepPlan) -> StepResult:
+            seen.append("sample")
+            return super().sample(plan)
+
+    rig = Rig(runner=Watched(FREE, vocab=VOCAB))
+    take, rig.loop._deliver = rig.loop._deliver, lambda delivery: (seen.append("deliver"), take(delivery))[1]
+    rig.run(request(max_tokens=4), most=10)
+    step = ["forward", "deliver", "sample"]
+    assert seen == ["forward", "sample", *step, *step, *step, "deliver"]
+
+
+def test_an_abort_finds_the_text_of_the_step_before() -> None:
+    rig = Rig()
+    rig.submit(request(max_tokens=50))
+    rig.step()
+    rig.abort("r")
+    assert len(rig.tokens()) == 2
+    assert rig.choice().text == tokenizer().decode(rig.tokens(), skip_special=True)
+    assert rig.choice().finish is FinishReason.ABORT
 
 
 def test_a_stop_string_ends_a_choice_in_commit_and_frees_it_in_the_same_step() -> None:
@@ -202,7 +237,8 @@ def test_a_failing_step_leaves_waiting_requests_alone() -> None:
     assert rig.tokens("b") == by_definition(request())
 
 
-def test_broken_text_ends_that_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("may_end", [True, False])
+def test_broken_text_ends_that_request_only(monkeypatch: pytest.MonkeyPatch, may_end: bool) -> None:
     rig = Rig()
     rig.submit(request("bad", 8, 20, n=2), request("good", prompt(9, 1), 20))
     answer = rig.loop._answers["bad"]
@@ -210,7 +246,8 @@ def test_broken_text_ends_that_request_only(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(token: int) -> None:
         raise ValueError("no such token")
 
-    monkeypatch.setattr(answer, "_streams", [type("Stream", (), {"push": staticmethod(broken)})] * 2)
+    stream = type("Stream", (), {"push": staticmethod(broken), "may_end": staticmethod(lambda token: may_end)})
+    monkeypatch.setattr(answer, "_streams", [stream] * 2)
     rig.run()
     assert [rig.choice("bad", index).finish for index in range(2)] == [FinishReason.ERROR] * 2
     assert rig.tokens("good") == by_definition(request(tokens=prompt(9, 1), max_tokens=20))

@@ -120,6 +120,27 @@ def test_the_joined_stream_is_the_plain_answer(ids: list[int], stop: StopConditi
     assert (len(texts) if ending else len(ids)) == used
 
 
+@given(tokens, stops)
+def test_a_token_that_may_not_end_the_choice_does_not(ids: list[int], stop: StopConditions) -> None:
+    running = stream(stop)
+    for token_id in ids:
+        may_end = running.may_end(token_id)
+        finished = running.push(token_id).finished
+        assert may_end or not finished
+        if finished:
+            break
+
+
+def test_most_tokens_cannot_end_a_choice_with_stop_strings() -> None:
+    running = stream(conditions(["ba"]))
+    assert [(running.may_end(token), running.push(token).text) for token in (C, A, B, C, A)] == [
+        (False, "c"), (False, "a"), (True, ""), (True, "bc"), (False, "a"),
+    ]  # fmt: skip
+    assert not running.may_end(A)
+    assert running.may_end(BYTE[b"\xc3"])  # no whole character
+    assert running.may_end(IM_END)
+
+
 @given(tokens, stops, st.data())
 def test_pushing_many_at_once_changes_nothing(ids: list[int], stop: StopConditions, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(ids)))

@@ -47,6 +47,10 @@ class Answer:
             event.logprobs = (self._sampled(token, sample, result),)
         return event if self._begun[sequence.index] else self._begin(event)
 
+    def may_end(self, index: int, token: int) -> bool:
+        """Whether the choice may end by this token, or by text that it completes."""
+        return self._streams[index].may_end(token)
+
     def score(self, scores: Scores) -> None:
         """Take in log-probabilities of prompt tokens; they come in order."""
         tokens = scores.sequence.tokens[scores.start : scores.start + len(scores.logprobs)]

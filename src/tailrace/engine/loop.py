@@ -1,14 +1,16 @@
 """The engine's one thread: take in what was asked, plan, forward, sample, commit, hand over; sleep when idle.
 
-    inbox (submit, abort) -> plan -> forward -> sample -> commit -> texts -> one delivery
+    inbox (submit, abort) -> plan -> forward -> late texts, delivery -> sample -> commit -> texts, delivery
 
 Owns every Sequence while it lives; other threads only put commands into the inbox and read plain numbers. A fault
 in one request's processing ends that request; a fault of a step ends the sequences of that step; either way the
 loop goes on, and `health` tells when steps keep failing or one does not return. Refuses nothing: requests were
 validated before.
 
-The turn is cut so that planning step n+1 can move between `forward` and `sample` of step n: a plan holds its own
-positions, and `Scheduler.commit` passes over rows whose sequence has ended since.
+`forward` returns while the executor's other threads compute. What the next step does not depend on happens then: what
+the step before took is learned, tokens that cannot end their choice become text and are delivered. All that can end
+one (end tokens, stop strings, the length) happens in commit, before the next plan: so a step never computes a row for
+a choice that has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import Group, Sequence, State
 from tailrace.engine.spec.draft import verify
 from tailrace.engine.stats import EngineStats
-from tailrace.engine.step import StepPlan, StepResult, Update
+from tailrace.engine.step import StepPlan, StepResult, Update, Work
 from tailrace.errors import InternalError
 from tailrace.text.tokenizer import Tokenizer
 from tailrace.types import FinishReason, Health, Outlook, TokenEvent
@@ -50,6 +52,16 @@ class _Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class _Late:
+    """What is left to do of a committed step, which the next does not depend on: what it took, texts, delivery."""
+
+    work: Work
+    seconds: float
+    updates: list[Update]
+    result: StepResult
+
+
+@dataclass(frozen=True, slots=True)
 class _Abort:
     request_id: str | None  # None: everyone
     asked: float
@@ -66,7 +78,8 @@ class EngineLoop:
         clock: Clock,
         deliver: Callable[[Delivery], None],
     ) -> None:
-        """`deliver` is called in the loop's thread, at most once a step, with that step's events of all requests."""
+        """`deliver` is called in the loop's thread with events of all requests: once a step while it runs, for the step
+        before, and once behind it, for what ended or can end."""
         self.scheduler = scheduler
         self.cost = cost
         self.stats = EngineStats()
@@ -82,6 +95,8 @@ class EngineLoop:
         self._failures = 0  # in a row
         self._busy_since: float | None = None
         self._step: tuple[StepPlan, float] | None = None  # the one that runs, and when it will likely end
+        self._late: _Late | None = None
+        self._broken: list[tuple[Update, Exception]] = []  # whose text failed while a step ran
         self._checked = clock.now()
         self._thread: Thread | None = None
         self._switch_interval = sys.getswitchinterval()
@@ -164,6 +179,9 @@ class EngineLoop:
         """One round: commands, then one step if there is work. Public for tests."""
         started = self._clock.now()
         out: Delivery = {}
+        commands = tuple(commands)
+        if commands:
+            self._publish_late(out)
         for command in commands:
             self._obey(command, out)
         plan = self._plan(out)
@@ -172,6 +190,8 @@ class EngineLoop:
             result, seconds = self._execute(plan, out)
             if result is not None:
                 self._commit(plan, result, seconds, out)
+        if not self.scheduler.has_work:
+            self._publish_late(out)
         if out:
             self._hand_over(out)
         self.stats.overhead_seconds += self._clock.now() - started - seconds
@@ -212,6 +232,7 @@ class EngineLoop:
         self._step = (plan, started + self.cost.predict(plan.work))
         try:
             self._runner.forward(plan)
+            self._overlap()
             result = self._runner.sample(plan)
         except Exception as error:
             log.exception("a step failed; its %d sequences end", len(plan.rows))
@@ -224,9 +245,15 @@ class EngineLoop:
         self._took(plan, seconds)
         return result, seconds
 
+    def _overlap(self) -> None:
+        """What can be done while the step is computed."""
+        out: Delivery = {}
+        self._publish_late(out)
+        if out:
+            self._hand_over(out)
+
     def _took(self, plan: StepPlan, seconds: float) -> None:
         """A step went well."""
-        self.cost.observe(plan.work, seconds)
         self.stats.steps += 1
         self.stats.step_seconds += seconds
         self.stats.count_plan(plan)
@@ -243,7 +270,31 @@ class EngineLoop:
             log.exception("a step could not be committed; all requests end")
             self._start_over(error, out)
             return
-        self._publish(updates, result, out)
+        # Tokens of a choice stay in order, and whether one may end it hangs on those before.
+        several = {plan.rows[draft.row].sequence for draft in plan.drafts}
+        now: list[Update] = []
+        late: list[Update] = []
+        for update in updates:
+            (now if update.sequence in several or self._may_end(update) else late).append(update)
+        self._late = _Late(plan.work, seconds, late, result)
+        self._publish(now, result, out)
+        broken, self._broken = self._broken, []
+        for update, text_error in broken:
+            self._end_broken(update, text_error, out)
+
+    def _may_end(self, update: Update) -> bool:
+        """Whether the choice ends with it, or its text may end it."""
+        sequence, token, _, finish, _ = update
+        if token is None or finish is not None:
+            return True
+        answer = self._answers.get(sequence.group.request.id)
+        return answer is None or answer.may_end(sequence.index, token)
+
+    def _publish_late(self, out: Delivery) -> None:
+        late, self._late = self._late, None
+        if late is not None:
+            self.cost.observe(late.work, late.seconds)
+            self._publish(late.updates, late.result, out)
 
     def _publish(self, updates: Iterable[Update], result: StepResult | None, out: Delivery) -> None:
         """Updates to events; a choice whose text ends it is finished here."""
@@ -257,7 +308,10 @@ class EngineLoop:
                 event = answer.event(update, result)
             except Exception as error:
                 log.exception("request %s failed", group.request.id)
-                self._end_broken(update, _internal(error), out)
+                if self._step is None:
+                    self._end_broken(update, _internal(error), out)
+                else:  # the executor may be writing into its blocks
+                    self._broken.append((update, _internal(error)))
                 continue
             out.setdefault(group.request.id, []).append(event)
             if event.finish is not None:
@@ -299,6 +353,7 @@ class EngineLoop:
 
     def _fail(self, plan: StepPlan, error: Exception, out: Delivery) -> None:
         """The step's sequences end; everyone else goes on if the KV books still balance."""
+        self._publish_late(out)
         self.stats.failed_steps += 1
         self._failures += 1
         now = self._clock.now()
@@ -312,6 +367,7 @@ class EngineLoop:
 
     def _start_over(self, error: Exception, out: Delivery) -> None:
         """Our own invariants broke: end everyone and begin with empty books."""
+        self._publish_late(out)
         self._failures += 1
         self.stats.failed_steps += 1
         groups = [answer.group for answer in self._answers.values()]

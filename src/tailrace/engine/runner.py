@@ -6,7 +6,6 @@ A runner's two calls are separate so that grammar masks are made while the forwa
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from contextlib import nullcontext
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,11 +27,11 @@ I32 = npt.NDArray[np.int32]
 
 class Runner(Protocol):
     def forward(self, plan: StepPlan) -> None:
-        """Make the plan's copies, then compute its rows. Logits stay inside until `sample`."""
+        """Make the plan's copies, then begin to compute its rows. Logits stay inside until `sample`."""
         ...
 
     def sample(self, plan: StepPlan) -> StepResult:
-        """Choose a token for each sampler of the plan that was just computed."""
+        """Choose a token for each sampler of the plan, when it is computed."""
         ...
 
 
@@ -54,6 +53,8 @@ class NativeRunner:
         self._sampling = SamplingBatch(slots, end_ids)
         self._tables = np.zeros((slots, max_blocks), np.int32)
         self._copied: list[tuple[BlockTable | None, int]] = [(None, 0)] * slots  # what each row of _tables shows
+        self._counting = np.arange(slots + 1, dtype=np.int32)
+        self._plain = False
         self._sample_at: list[int] = []  # per row of the plan: where the logits of its first place are, or would be
         self._certain: dict[int, int] = {}  # by row, its first guesses that need no logits
         self._score_at: list[tuple[Row, int]] = []  # scoring rows and the index of their first logits
@@ -61,23 +62,33 @@ class NativeRunner:
     def forward(self, plan: StepPlan) -> None:
         copy_blocks(self._kv, plan)
         rows = plan.rows
-        parts, firsts, counts = [], [], []
-        for place, (sequence, first, count, _, _) in enumerate(rows):
-            parts.append(sequence.tokens[first : first + count])
-            firsts.append(first)
-            counts.append(count)
-            self._show(place, sequence.table)
-        starts = list(accumulate(counts, initial=0))
-        batch = np.concatenate(parts), np.array(starts, np.int32), np.array(firsts, np.int32)
-        logit_rows = np.array(self._logit_rows(plan, starts), np.int32)
-        with nullcontext() if self._masks is None else self._masks.beside(plan):
-            self._model.forward(self._kv, *batch, self._tables[: len(rows)], logit_rows)
+        for place, row in enumerate(rows):
+            self._show(place, row[0].table)
+        counts = [row[2] for row in rows]
+        firsts = np.array([row[1] for row in rows], np.int32)
+        # One token of each sequence, and one sampled from each: the logits of every row, in order.
+        self._plain = sum(counts) == len(rows) and plan.sample_rows == tuple(range(len(rows)))
+        if self._plain:
+            tokens = np.array([row[0].tokens.item(row[1]) for row in rows], np.int32)
+            starts, wanted = self._counting[: len(rows) + 1], self._counting[: len(rows)]
+            self._score_at.clear()
+            self._certain = {}
+        else:
+            tokens = np.concatenate([sequence.tokens[first : first + count] for sequence, first, count, _, _ in rows])
+            at = list(accumulate(counts, initial=0))
+            starts, wanted = np.array(at, np.int32), np.array(self._logit_rows(plan, at), np.int32)
+        self._model.begin(self._kv, tokens, starts, firsts, self._tables[: len(rows)], wanted)
+        if self._masks is not None:
+            self._masks.begin(plan)
 
     def sample(self, plan: StepPlan) -> StepResult:
+        try:
+            self._model.settle()
+        finally:
+            masks = None if self._masks is None else self._masks.take()
         scores = tuple(self._score(row, at) for row, at in self._score_at)
         if not plan.samplers:
             return StepResult([], _NO_F32, _NO_TOP_IDS, _NO_TOP, scores)
-        masks = None if self._masks is None else self._masks.take()
         behind = plan.behind if plan.drafts else None
         if not self._certain:
             return self._draw(plan.samplers, plan.sample_rows, behind, masks, scores)
@@ -96,13 +107,18 @@ class NativeRunner:
         scores: tuple[Scores, ...],
     ) -> StepResult:
         """Tokens for these samplers from the logits of their rows of the plan, `behind` guesses."""
-        at = [self._sample_at[row] for row in rows]
-        if behind is not None:
-            at = [first + more for first, more in zip(at, behind, strict=True)]
         parameters = self._sampling.parameters(samplers, behind)
-        tokens, logprobs, top_ids, top = self._model.sample(np.array(at, np.int32), *parameters, *(masks or ()))
+        at = self._logits_of(rows, behind)
+        tokens, logprobs, top_ids, top = self._model.sample(at, *parameters, *(masks or ()))
         result = StepResult(tokens.tolist(), logprobs, top_ids, top, scores)
         return result if masks is None else masks.refuse_broken(samplers, result)
+
+    def _logits_of(self, rows: Seq[int], behind: list[int] | None) -> I32:
+        """For each sample, which logits it is drawn from."""
+        if self._plain:
+            return self._counting[: len(rows)]
+        at = [self._sample_at[row] for row in rows]
+        return np.array(at if behind is None else [a + more for a, more in zip(at, behind, strict=True)], np.int32)
 
     def _show(self, place: int, table: BlockTable | None) -> None:
         assert table is not None

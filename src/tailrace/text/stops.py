@@ -92,7 +92,7 @@ class StopFinder:
         Not `armed`: a string that is complete within this text is passed over (text before `min_tokens`), while one
         that only begins here may still end the answer later.
         """
-        if self._state == 0 and self._strings.first_characters.isdisjoint(text):
+        if not self.may_match(text):
             return text, None
         end = self._advance(text, armed)
         text = self.held + text
@@ -104,6 +104,10 @@ class StopFinder:
         keep = len(text) - self._strings.depth[self._state]
         self.held = text[keep:]
         return text[:keep], None
+
+    def may_match(self, text: str) -> bool:
+        """False: no string ends in this text."""
+        return self._state != 0 or not self._strings.first_characters.isdisjoint(text)
 
     def flush(self) -> str:
         """The text is over: what was held back turned out to be no stop string."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,24 +61,17 @@ class MaskMaker:
         self._words = -(-vocab_size // 32)
         self._end_ids = end_ids
         self._helper = ThreadPoolExecutor(1, "tailrace-masks")
-        self._made: Masks | None = None
+        self._making: Future[Masks | None] | None = None
 
-    @contextmanager
-    def beside(self, plan: StepPlan) -> Iterator[None]:
-        """Make the plan's masks while the body runs; `take` has them then."""
-        self._made = None
-        if not any(sequence.group.grammar is not None for sequence in plan.samplers):
-            yield
-            return
-        making = self._helper.submit(self.make, plan)
-        try:
-            yield
-        finally:
-            self._made = making.result()
+    def begin(self, plan: StepPlan) -> None:
+        """Make the plan's masks on the helper thread; `take` has them."""
+        if any(sequence.group.grammar is not None for sequence in plan.samplers):
+            self._making = self._helper.submit(self.make, plan)
 
     def take(self) -> Masks | None:
-        made, self._made = self._made, None
-        return made
+        """The masks of the last plan, as soon as they are made."""
+        making, self._making = self._making, None
+        return None if making is None else making.result()
 
     def make(self, plan: StepPlan) -> Masks | None:
         """A fault of one choice breaks its state; its samples are refused by `Masks.refuse_broken`."""
