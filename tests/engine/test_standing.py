@@ -162,8 +162,8 @@ def test_memory_is_taken_from_the_group_most_in_debt() -> None:
     newer = bench.submit(request("p", prompt(60, 2), 80, share_group=POLITE)).sequences[0]
     bench.turn()
     standings = bench.scheduler.standings
-    standings.worked([Row(older, 0, 60)], Turn(), FixedBudget(1), bench.now + 3.0)
-    bench.now += 3.0
+    standings.worked([Row(older, 0, 60)], Turn(), FixedBudget(1), bench.now + 6.0)
+    bench.now += 6.0
     assert standings.debt(GREEDY) > 0
     while not older.preemptions and not newer.preemptions:
         bench.turn()
@@ -198,9 +198,9 @@ def test_who_used_no_more_than_its_part_is_never_above(
         busy += seconds
         most = max(most, seconds)
         for each, spent in used.items():
-            if spent <= 0.5:  # what everyone begins with
+            if spent <= 2.0:  # what everyone begins with
                 assert standings.debt(each) <= 1e-9
-            assert standings.debt(each) <= 1.0
+            assert standings.debt(each) <= 4.0
         assert standings.shortest < inf
 
 
@@ -210,7 +210,7 @@ def test_heavier_groups_earn_more() -> None:
         standings.came(request(f"r{group}", 8, share_group=group, weight=weight), 8, 0.0)
     one, other = (Group(request(f"s{group}", 8, share_group=group), 0, 0).sequences[0] for group in (1, 2))
     now = 0.0
-    for _ in range(50):  # half of the machine each
+    for _ in range(150):  # half of the machine each
         turn = standings.turn([one, other], now)
         now += 0.1
         standings.worked([Row(one, 0, 8), Row(other, 0, 8)], turn, FixedBudget(1), now)

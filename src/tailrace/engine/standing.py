@@ -22,7 +22,7 @@ from tailrace.engine.step import Row
 from tailrace.types import GenerateRequest
 
 _LATELY = 300.0  # seconds for which a group that left may come again
-_MOST = 1.0  # seconds that a balance is worth, saved or owed
+_MOST = 4.0  # seconds that a balance is worth, saved or owed
 _SAVED = 0.25  # what a group must have saved for others to sit out
 _SITS_OUT = 4  # steps in a row
 _FOLLOW = 0.2  # of the mean of a group's prompts
@@ -54,16 +54,17 @@ _PLAIN = Turn()
 
 
 class _Account:
-    __slots__ = ("balance", "prompt", "seen", "weight")
+    __slots__ = ("balance", "most", "prompt", "seen", "weight")
 
-    def __init__(self, weight: float, now: float) -> None:
-        self.balance = _MOST / 2
+    def __init__(self, weight: float, now: float, most: float) -> None:
+        self.most = most  # that it can save
+        self.balance = most / 2
         self.weight = weight
         self.seen = now
         self.prompt = 0.0  # mean tokens to compute
 
     def move(self, seconds: float) -> None:
-        self.balance = min(max(self.balance + seconds, -_MOST), _MOST)
+        self.balance = min(max(self.balance + seconds, -_MOST), self.most)
 
 
 class Standings:
@@ -78,8 +79,9 @@ class Standings:
             return
         account = self._accounts.get(request.share_group)
         if account is None:
+            most = _MOST if request.step_share >= 1.0 else _SAVED  # long prompts delay others from the start
             self._accounts = {g: known for g, known in self._accounts.items() if now - known.seen <= _LATELY}
-            account = self._accounts[request.share_group] = _Account(request.weight, now)
+            account = self._accounts[request.share_group] = _Account(request.weight, now, most)
         account.seen, account.weight = now, request.weight
         account.prompt += (tokens - account.prompt) * (_FOLLOW if account.prompt else 1.0)
 
