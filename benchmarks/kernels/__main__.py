@@ -38,7 +38,7 @@ class Case:
         self.best = min(self.best, self.run())
 
     def line(self) -> str:
-        return f"{self.name:34} {self.operations / self.best / 1e9:8.1f} GOPS {self.moved / self.best / 1e9:7.1f} GB/s"
+        return f"{self.name:46} {self.operations / self.best / 1e9:8.1f} GOPS {self.moved / self.best / 1e9:7.1f} GB/s"
 
 
 @dataclass
@@ -106,19 +106,30 @@ def gemm_cases(variant: str, team: _native.Team) -> Iterator[Case]:
                 yield gemm_case(f"gemm {shape} {fmt} M={m}", variant, team, matrix, x)
 
 
+def random_cache(rng: np.random.Generator, kv: str, shape: tuple[int, int, int]) -> tuple[Any, Any, Any, int]:
+    """Keys, values, steps of an int8 cache, and bytes of all."""
+    if kv == "bf16":
+        keys, values = rng.integers(0x3C00, 0x3F80, (2, *shape), dtype=np.uint16)
+        return keys, values, None, 2 * keys.nbytes
+    keys, values = rng.integers(-127, 128, (2, *shape), dtype=np.int8)
+    steps = rng.uniform(0.001, 0.02, (2, *shape[:2])).astype(np.float32)
+    return keys, values, steps, 2 * keys.nbytes + steps.nbytes
+
+
 def attention_cases(variant: str) -> Iterator[Case]:
     rng = np.random.default_rng(1)
     heads, kv_heads, head_dim = 9, 3, 64
-    for m, keys in ((1, 128), (1, 512), (1, 2048), (128, 512), (256, 2048)):
-        cache = rng.integers(0x3C00, 0x3F80, (2, keys, kv_heads, head_dim), dtype=np.uint16)
-        q = rng.normal(size=(m, heads, head_dim)).astype(np.float32) / 8
-        table = np.arange(-(-keys // 64), dtype=np.int32)
-        seen = sum(range(keys - m + 1, keys + 1))
+    for kv in ("bf16", "int8"):
+        for m, keys in ((1, 128), (1, 512), (1, 2048), (128, 512), (256, 2048)):
+            *cache, moved = random_cache(rng, kv, (keys, kv_heads, head_dim))
+            q = rng.normal(size=(m, heads, head_dim)).astype(np.float32) / 8
+            table = np.arange(-(-keys // 64), dtype=np.int32)
+            seen = sum(range(keys - m + 1, keys + 1))
 
-        def run(q: Any = q, kv: Any = cache, t: Any = table, first: int = keys - m) -> float:
-            return float(testing.attention(variant, q, kv[0], kv[1], t, first, 16, 5)[1])
+            def run(q: Any = q, cache: Any = cache, t: Any = table, first: int = keys - m) -> float:
+                return float(testing.attention(variant, q, cache[0], cache[1], t, first, 16, 5, steps=cache[2])[1])
 
-        yield Case(f"attention rows={m} keys={keys}, 1 thread", 4.0 * seen * heads * head_dim, cache.nbytes, run)
+            yield Case(f"attention {kv} KV rows={m} keys={keys}, 1 thread", 4.0 * seen * heads * head_dim, moved, run)
 
 
 def main() -> None:
