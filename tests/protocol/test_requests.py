@@ -235,7 +235,7 @@ def test_prompts_in_every_form() -> None:
         ({"prompt": [1, 259]}, "prompt"), ({"prompt": [-1]}, "prompt"), ({"prompt": [[1], [10**7]]}, "prompt[1]"),
         ({"prompt": [10**30]}, "prompt"), ({"prompt": ["a"] * 4}, "prompt"), ({"prompt": ""}, "prompt"),
         ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"n": 2, "best_of": 1}, "best_of"),
-        ({"n": 2, "best_of": 3}, "best_of"),
+        ({"n": 2, "best_of": 10**6}, "best_of"), ({"n": 2, "best_of": 3, "stream": True}, "best_of"),
     ],
 )  # fmt: skip
 def test_completions_refuse(fields: dict[str, Any], param: str) -> None:

@@ -51,7 +51,7 @@ class Intake:
     def prepare(self, requests: Sequence[GenerateRequest], caller: Caller, opened: float) -> list[Prepared]:
         """`opened`: when the socket delivered them, on the clock. Raises Forbidden for a class that is not allowed."""
         salt = self._tenants.salt(caller.principal.tenant)
-        return [self._one(replace(request, salt=salt) if salt else request, caller, opened) for request in requests]
+        return [self._one(_salted(request, salt), caller, opened) for request in requests]
 
     def _one(self, request: GenerateRequest, caller: Caller, opened: float) -> Prepared:
         name = caller.principal.tenant
@@ -102,3 +102,9 @@ class Intake:
         """Of the first token: the caller's word, or what its class promises."""
         wanted = ttft if ttft is not None else self._tenants.policy.classes.of(request_class).ttft or None
         return None if wanted is None else opened + wanted
+
+
+def _salted(request: GenerateRequest, tenant: bytes) -> GenerateRequest:
+    """The request's own salt counts within its tenant's. Names hold no NUL, so no two pairs look alike."""
+    salt = b"\0" + tenant + b"\0" + request.salt if request.salt else tenant
+    return request if salt == request.salt else replace(request, salt=salt)

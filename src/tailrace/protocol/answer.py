@@ -9,7 +9,7 @@ string.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ from tailrace.observe.timings import Timings
 from tailrace.protocol.ask import Ask
 from tailrace.protocol.logprobs import CompletionLogprobs, chat_logprobs
 from tailrace.protocol.said import Said
+from tailrace.protocol.scoring import best, prompt_logprobs
 from tailrace.types import FinishReason, TokenEvent, TokenLogprob, Usage
 
 Json = dict[str, Any]
@@ -30,6 +31,7 @@ class _Choice:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     columns: CompletionLogprobs = field(default_factory=CompletionLogprobs)
     opened: bool = False
+    score: float = 0.0  # sum of its tokens' log-probabilities, where the best choices are kept
     finish: FinishReason | None = None
     stop_reason: int | str | None = None
     said: Said | None = None  # what reads the text, where it may hold more than prose
@@ -64,6 +66,10 @@ class Answer(ABC):
         else:
             choice.said.read(event)
         choice.logprobs.extend(event.logprobs)
+        if self._ask.keep:
+            choice.score += sum(token.logprob or 0.0 for token in event.logprobs)
+        if event.prompt_logprobs is not None:
+            choice.prompt_logprobs = event.prompt_logprobs
         if event.finish is not None:
             choice.finish, choice.stop_reason = event.finish, event.stop_reason
 
@@ -75,11 +81,30 @@ class Answer(ABC):
                 "object": self.plain_object,
                 "created": self._created,
                 "model": self._model,
-                "choices": [self._plain_choice(i, choice) for i, choice in enumerate(self._choices)],
+                "choices": [self._plain_choice(i, choice) for i, choice in enumerate(self._kept())],
+                **self._beside(),
                 "usage": usage_body(usage),
                 "timings": timings.body(),
             }
         )
+
+    def _kept(self) -> list[_Choice]:
+        keep, made, choices = self._ask.keep, self._ask.n, self._choices
+        if not keep:
+            return choices
+        prompts = [choices[at : at + made] for at in range(0, len(choices), made)]
+        return [group[i] for group in prompts for i in best([choice.score for choice in group], keep)]
+
+    def _beside(self) -> Json:
+        """Fields beside the choices."""
+        return {}
+
+    def _prompt_scores(self, prompt: int) -> Json:
+        """`prompt_logprobs` where they were asked for."""
+        width = self._ask.prompt_logprobs
+        if width is None:
+            return {}
+        return {"prompt_logprobs": prompt_logprobs(self._choices[prompt * self._ask.n].prompt_logprobs, width)}
 
     # --- streamed
 
@@ -155,6 +180,9 @@ class ChatAnswer(Answer):
     def _begin(self, index: int, choice: _Choice, event: TokenEvent) -> None:
         pass
 
+    def _beside(self) -> Json:
+        return self._prompt_scores(0)
+
     def _opening(self, index: int, choice: _Choice, event: TokenEvent) -> bytes:
         content = b'""' if choice.said is None else b"null"  # what reads it tells of text when there is some
         return self._wrap(
@@ -215,7 +243,12 @@ class CompletionAnswer(Answer):
         first = self._choices[index - index % self._ask.n]
         if event.prompt_logprobs is not None:
             first.prompt_logprobs = event.prompt_logprobs
-        return first.prompt_logprobs
+        if not (self._ask.echo and self._ask.logprobs):
+            return ()
+        shown = self._ask.requests[0].sampling.logprobs or 0
+        if shown >= (self._ask.prompt_logprobs or 0):
+            return first.prompt_logprobs
+        return tuple(replace(token, top=token.top[:shown]) for token in first.prompt_logprobs)
 
     def _delta(self, index: int, choice: _Choice, event: TokenEvent) -> bytes:
         logprobs = orjson.dumps(choice.columns.columns(event.logprobs)) if self._ask.logprobs else b"null"
@@ -234,6 +267,7 @@ class CompletionAnswer(Answer):
             "logprobs": choice.columns.columns(choice.logprobs) if self._ask.logprobs else None,
             "finish_reason": choice.finish,
             "stop_reason": choice.stop_reason,
+            **self._prompt_scores(index // (self._ask.keep or self._ask.n)),
         }
 
 

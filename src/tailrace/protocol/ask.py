@@ -26,6 +26,8 @@ class Ask:
     logprobs: bool
     echo: tuple[str, ...] = ()
     reader: Callable[[], Parser] | None = None  # of one choice's text, where it may hold more than prose
+    prompt_logprobs: int | None = None  # alternatives of each prompt token in `prompt_logprobs`; None: no such field
+    keep: int = 0  # of the n choices of a prompt only so many are shown, the most likely ones; 0: all
     call_ids: int = 0  # letters and digits of a call's id; 0: as OpenAI's look
 
     @property

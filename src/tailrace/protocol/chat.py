@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from tailrace.errors import InvalidRequest, TemplateRefused, Unsupported
 from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_size
 from tailrace.protocol.body import Items, Part, Shape
+from tailrace.protocol.prompt import PromptFields
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_logprobs, check_model
 from tailrace.protocol.tool_grammar import tool_grammar
 from tailrace.protocol.tools import Offer, Tool, ToolChoice, offer, past_calls
@@ -98,7 +99,7 @@ class Conversation(Shape):
         return variables
 
 
-class ChatRequest(Conversation, Generation):
+class ChatRequest(Conversation, PromptFields, Generation):
     max_completion_tokens: int | None = Field(None, ge=1)
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -118,15 +119,19 @@ class ChatRequest(Conversation, Generation):
         sampling, grammar, found = self.sampling(limits, logprobs), self.grammar(), self.offer()
         if found is not None:
             grammar = tool_grammar(found, dialect, grammar)
-        prompt = tokenizer.encode_rendered(self.render(template, tokenizer, limits, dialect))
+        prompt = tokenizer.encode_rendered(self.render(template, tokenizer, self.uncut(limits), dialect))
         if not len(prompt):
             raise TemplateRefused("the chat template makes an empty prompt of these messages", param="messages")
-        check_fits(len(prompt), limits, "messages")
         asked = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        prompt = self.cut(prompt, limits, asked or 1)
+        check_fits(len(prompt), limits, "messages")
         stop = self.stopping(limits, answer_length(asked, None, len(prompt), limits))
         n = self.n or 1
         shown = () if found is None else dialect.shown
-        request = GenerateRequest(request_id, model, prompt, sampling, stop, n=n, grammar=grammar, shown_ids=shown)
+        request = GenerateRequest(
+            request_id, model, prompt, sampling, stop, n=n, grammar=grammar, shown_ids=shown,
+            prompt_logprobs=self.prompt_logprobs, salt=self.salt(),
+        )  # fmt: skip
         reader = None if found is None else partial(dialect.reader(constrained=grammar is not None), found.signatures)
         return Ask(
             (request,),
@@ -135,8 +140,13 @@ class ChatRequest(Conversation, Generation):
             n,
             logprobs is not None,
             reader=reader,
+            prompt_logprobs=self.prompt_logprobs,
             call_ids=dialect.tools.id_length,
         )
+
+    def check(self, limits: Limits) -> None:
+        super().check(limits)
+        self.check_prompt(limits, stream=bool(self.stream))
 
     def traits(self, route: str) -> Traits:
         said = super().traits(route)

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.errors import InvalidRequest
 from tailrace.protocol.ask import Ask, TextModel, check_fits, check_size
+from tailrace.protocol.prompt import PromptFields
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_ids, check_logprobs, check_model
 from tailrace.text.tokenizer import clean_text
 from tailrace.types import GenerateRequest, Tokens
@@ -39,7 +40,7 @@ def _prompts(value: object) -> list[Prompt]:
     raise ValueError("should be a string, a list of strings, a list of token ids or a list of such lists, none empty")
 
 
-class CompletionRequest(Generation):
+class CompletionRequest(PromptFields, Generation):
     prompt: Annotated[Any, BeforeValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: int | None = Field(None, ge=0)
@@ -49,8 +50,10 @@ class CompletionRequest(Generation):
     def ask(self, request_id: str, tokenizer: TextModel, limits: Limits) -> Ask:
         """Tokenize and check every prompt. Raises RequestError."""
         model = check_model(self.model, limits)
-        sampling, grammar = self.sampling(limits, self.logprobs), self.grammar()
         n = self.n or 1
+        made = max(self.best_of or 1, n)
+        ranked = 0 if made > n and self.logprobs is None else self.logprobs  # the best are chosen by them
+        sampling, grammar = self.sampling(limits, ranked), self.grammar()
         prompts: list[Prompt] = self.prompt
         ids = [self._tokens(p, i, tokenizer, limits) for i, p in enumerate(prompts)]
         requests = tuple(
@@ -60,14 +63,25 @@ class CompletionRequest(Generation):
                 prompt=prompt,
                 sampling=sampling,
                 stop=self.stopping(limits, answer_length(self.max_tokens, DEFAULT_MAX_TOKENS, len(prompt), limits)),
-                n=n,
-                prompt_logprobs=self.logprobs if self.echo else None,
+                n=made,
+                prompt_logprobs=self._prompt_width(),
                 grammar=grammar,
+                salt=self.salt(),
             )
             for i, prompt in enumerate(ids)
         )
-        echo = tuple(p if isinstance(p, str) else tokenizer.decode(p) for p in prompts) if self.echo else ()
-        return Ask(requests, bool(self.stream), self.include_usage(), n, self.logprobs is not None, echo)
+        echo = self._echo(ids, tokenizer) if self.echo else ()
+        scored = self.logprobs is not None
+        return Ask(
+            requests,
+            bool(self.stream),
+            self.include_usage(),
+            made,
+            scored,
+            echo,
+            prompt_logprobs=self.prompt_logprobs,
+            keep=n if made > n else 0,
+        )
 
     def check(self, limits: Limits) -> None:
         super().check(limits)
@@ -80,12 +94,31 @@ class CompletionRequest(Generation):
         n, best_of = self.n or 1, self.best_of
         if best_of is not None and best_of < n:
             raise InvalidRequest(f"best_of is {best_of}, less than n ({n})", param="best_of")
-        if best_of is not None and best_of > n:
-            raise Unsupported("best_of greater than n is not supported by this server yet", param="best_of")
+        if (best_of or 1) > limits.max_choices:
+            raise InvalidRequest(
+                f"best_of is {best_of}; this server makes at most {limits.max_choices} choices", param="best_of"
+            )
+        if best_of is not None and best_of > n and self.stream:
+            raise InvalidRequest("best_of greater than n is known only at the end: not with stream", param="best_of")
+        self.check_prompt(limits, stream=bool(self.stream))
+
+    def _prompt_width(self) -> int | None:
+        """How many alternatives of each prompt token are wanted by whoever wants most."""
+        asked = [width for width in (self.logprobs if self.echo else None, self.prompt_logprobs) if width is not None]
+        return max(asked, default=None)
+
+    def _echo(self, ids: list[Tokens], tokenizer: TextModel) -> tuple[str, ...]:
+        if self.truncate_prompt_tokens is not None:
+            return tuple(tokenizer.decode(each.tolist()) for each in ids)
+        return tuple(p if isinstance(p, str) else tokenizer.decode(p) for p in self.prompt)
 
     def _tokens(self, prompt: Prompt, index: int, tokenizer: TextModel, limits: Limits) -> Tokens:
         field = "prompt" if len(self.prompt) == 1 else f"prompt[{index}]"
-        return prompt_tokens(prompt, field, tokenizer, limits, room=0 if self.max_tokens == 0 else 1)
+        room = 0 if self.max_tokens == 0 else 1
+        ids = prompt_tokens(prompt, field, tokenizer, self.uncut(limits), room=room)
+        ids = self.cut(ids, limits, DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens)
+        check_fits(len(ids), limits, field, room=room)
+        return ids
 
 
 def prompt_tokens(prompt: Prompt, field: str, tokenizer: TextModel, limits: Limits, *, room: int = 1) -> Tokens:

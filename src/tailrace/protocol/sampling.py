@@ -39,9 +39,10 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "documents": ([],),
     "bad_words": ([],),
     "allowed_token_ids": (),
-    "prompt_logprobs": (),
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
+    "early_stopping": (False,),
+    "typical_p": (1, 1.0),
     "lora": (),
 }
 
