@@ -141,6 +141,7 @@ class VirtualEngine(EngineLoop):
         self._runner.forward(plan)
         self._took(plan, seconds)
         self._commit(plan, self._runner.sample(plan), seconds, out)
+        self._publish_late(out)  # no time passes until the next step begins
         if out:
             self._hand_over(out)
         self._begin()
