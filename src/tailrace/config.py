@@ -49,6 +49,11 @@ class EngineConfig:
         "how the model writes tool calls; auto: as its template has them",
         choices=("auto", "hermes", "llama3", "mistral", "json", "pythonic"),
     )
+    reasoning_parser: str = knob(
+        "auto",
+        "marks around what the model thinks; auto: as its template has them",
+        choices=("auto", "none", "think", "thought", "mistral"),
+    )
     store: str = knob("", "model store folder; empty: $XDG_CACHE_HOME/tailrace")
 
 

@@ -86,6 +86,17 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True)
+class Thinking:
+    """What each choice thinks before it answers, between two marks. A grammar holds behind them. `inside`: the prompt
+    ends within. After `budget` tokens of thoughts the end mark is forced; None: the model ends them."""
+
+    begin: str
+    end: str
+    inside: bool = False
+    budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """One request as every backend sees it: `n` choices over one prompt.
 
@@ -109,6 +120,7 @@ class GenerateRequest:
     background: bool = False  # gives way within a step, also while it decodes
     step_share: float = 1.0  # most of a step's prefill budget that its prompt may take
     grammar: Grammar | None = None
+    thinking: Thinking | None = None
     shown_ids: tuple[int, ...] = ()  # control tokens whose names are part of the answer's text
 
 

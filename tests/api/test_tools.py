@@ -182,6 +182,18 @@ async def test_a_conversation_with_results_is_counted_the_same_by_tokenize() -> 
     assert answer["usage"]["prompt_tokens"] == counted
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_the_best_of_several_keeps_its_own_reason(order: tuple[int, int]) -> None:
+    texts = [
+        '<tool_call>{"name": "lamp_on"}</tool_call>',
+        "Only many more words than the call has got, and still more.",
+    ]
+    backend = FakeBackend(script=lambda request, index: texts[order[index]].encode(), max_context=4096)
+    async with in_process(make_state(backend)) as client:
+        (choice,) = (await client.post(CHAT, json=chat(tools=TOOLS, best_of=2, n=1))).json()["choices"]
+    assert choice["finish_reason"] == ("tool_calls" if calls_of(choice["message"]) else "stop")
+
+
 class Look(BaseModel):
     where: str
     days: int

@@ -16,6 +16,7 @@ from tailrace.engine.cost import CostModel
 from tailrace.engine.fake_runner import FakeRunner
 from tailrace.engine.grammar.compiler import LIMITS
 from tailrace.engine.grammar.masks import MaskMaker
+from tailrace.engine.grammar.thinking import ThinkingRules
 from tailrace.engine.grammar.workshop import CompiledGrammar, Workshop
 from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.loop import Delivery, EngineLoop, _Abort, _Submit
@@ -154,7 +155,10 @@ class Rig:
         for one in requests:
             self.scheduler.validate(one)
             grammar = None if one.grammar is None else compiled(one.grammar)
-            groups.append(Group(one, self._arrivals, one.sampling.seed or 0, grammar))
+            rules = None
+            if one.thinking is not None:
+                rules = ThinkingRules(one.thinking, tokenizer(), VOCAB, forced=grammar is not None)
+            groups.append(Group(one, self._arrivals, one.sampling.seed or 0, grammar, rules))
             self._arrivals += 1
         self.step(_Submit(group) for group in groups)
         return groups

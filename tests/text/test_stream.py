@@ -256,3 +256,12 @@ def test_it_counts_what_was_generated() -> None:
     running = stream(conditions())
     assert running.push_many([A, B, IM_START]).used == 3
     assert running.generated == 3
+
+
+def test_control_tokens_that_are_shown_are_text_and_may_end_a_choice() -> None:
+    stop = conditions(["start|>a"])
+    shown = TextStream(TOKENIZER, stop, TOKENIZER.end_ids, shown=[IM_START])
+    assert shown.may_end(IM_START)
+    assert shown.push(IM_START).text == "<|im_"
+    assert shown.push(A).stop_reason == "start|>a"
+    assert stream(stop).push(IM_START).text == ""

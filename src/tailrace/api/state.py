@@ -37,7 +37,10 @@ class AppState:
     def __post_init__(self) -> None:
         caps, api = self.pipeline.backend.caps, self.config.api
         template = self.template if isinstance(self.template, ChatTemplate) else None
-        self.dialect = Dialect.of(template, self.tokenizer, tool_parser=self.config.engine.tool_parser)
+        engine = self.config.engine
+        self.dialect = Dialect.of(
+            template, self.tokenizer, tool_parser=engine.tool_parser, reasoning_parser=engine.reasoning_parser
+        )
         self.created = int(self.clock.wall())
         self.limits = Limits(
             models=caps.models,

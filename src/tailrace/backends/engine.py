@@ -34,6 +34,7 @@ from tailrace.types import (
 )
 
 if TYPE_CHECKING:
+    from tailrace.engine.grammar.thinking import ThinkingRules
     from tailrace.engine.grammar.workshop import CompiledGrammar
 
 _ABORT_GRACE = 10.0  # seconds for the engine to end everyone; one step is enough
@@ -98,6 +99,7 @@ class EngineBackend:
         self._cost = parts.cost
         self._keep_costs = parts.keep_costs
         self._grammars = parts.grammars
+        self._tokenizer = parts.tokenizer
         self._clock = clock
         self._seeds = seeds or random.SystemRandom()
         self._arrivals = count()
@@ -217,11 +219,20 @@ class EngineBackend:
             self._empty.clear()
         seed = request.sampling.seed
         seed = self._seeds.getrandbits(63) if seed is None else seed
-        group = Group(request, next(self._arrivals), seed, grammar)
+        group = Group(request, next(self._arrivals), seed, grammar, self._thinking(request))
         stream = self._streams[request.id] = _Stream(group)
         self._choices += request.n
         self.engine.submit(group)
         return stream
+
+    def _thinking(self, request: GenerateRequest) -> ThinkingRules | None:
+        """None where nothing bounds the thoughts and no grammar waits for their end."""
+        thinking, waits = request.thinking, request.grammar is not None
+        if thinking is None or not (waits or thinking.budget is not None):
+            return None
+        from tailrace.engine.grammar.thinking import ThinkingRules  # noqa: PLC0415 - few requests need it
+
+        return ThinkingRules(thinking, self._tokenizer, self.caps.vocab_size, forced=waits)
 
     def _free_blocks(self) -> int:
         """What is left when all accepted have started, by the scheduler's own rule: blocks for what is known, and one

@@ -15,7 +15,7 @@ from zlib import crc32
 
 from tailrace.backends.base import no_grammars
 from tailrace.clock import Clock, SystemClock
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.text.pretokenizers import PRE_TOKENIZERS
 from tailrace.text.stream import TextStream
 from tailrace.text.tokenizer import Tokenizer, Vocabulary
@@ -152,6 +152,8 @@ class FakeBackend:
     async def check(self, request: GenerateRequest) -> None:
         if request.grammar is not None:
             raise no_grammars(request.grammar)
+        if request.thinking is not None and request.thinking.budget is not None:
+            raise Unsupported("what serves this model cannot bound its thoughts", param="thinking_token_budget")
 
     async def abort(self, request_id: str) -> None:
         for job in self._jobs:

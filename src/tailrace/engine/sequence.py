@@ -18,7 +18,8 @@ from tailrace.engine.kv.manager import BlockTable
 from tailrace.types import EngineFacts, FinishReason, GenerateRequest, Tokens
 
 if TYPE_CHECKING:  # the scheduler needs no grammars
-    from tailrace.engine.grammar.state import GrammarState
+    from tailrace.engine.grammar.constraint import Constraint
+    from tailrace.engine.grammar.thinking import ThinkingRules
     from tailrace.engine.grammar.workshop import CompiledGrammar
 
 NO_SLOT = -1
@@ -63,7 +64,7 @@ class Sequence:
         self.followers: list[Sequence] = []  # choices that start when this one's prompt is computed
         self.closed = False
         self.notes: object | None = None
-        self.constraint: GrammarState | None = None
+        self.constraint: Constraint | None = None
         self.drafted = 0
         self.accepted = 0
         self.finish: FinishReason | None = None
@@ -104,15 +105,22 @@ class Group:
 
     __slots__ = (
         "arrival", "cached", "computed_prompt", "grammar", "key_seed", "measured_nanoseconds", "preemptions",
-        "prompt_tokens", "recomputed", "request", "sequences", "standard_seconds", "started", "wants_scores",
+        "prompt_tokens", "recomputed", "request", "sequences", "standard_seconds", "started", "thinking",
+        "wants_scores",
     )  # fmt: skip
 
     def __init__(
-        self, request: GenerateRequest, arrival: int, key_seed: int, grammar: CompiledGrammar | None = None
+        self,
+        request: GenerateRequest,
+        arrival: int,
+        key_seed: int,
+        grammar: CompiledGrammar | None = None,
+        thinking: ThinkingRules | None = None,
     ) -> None:
         """`key_seed` is the request's seed, or one drawn for it; `arrival` orders requests."""
         self.request = request
         self.grammar = grammar
+        self.thinking = thinking
         self.arrival = arrival
         self.key_seed = key_seed
         self.prompt_tokens = len(request.prompt)

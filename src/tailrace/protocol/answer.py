@@ -83,7 +83,7 @@ class Answer(ABC):
                 "model": self._model,
                 "choices": [self._plain_choice(i, choice) for i, choice in enumerate(self._kept())],
                 **self._beside(),
-                "usage": usage_body(usage),
+                "usage": usage_body(usage, self._reasoning_tokens()),
                 "timings": timings.body(),
             }
         )
@@ -134,11 +134,16 @@ class Answer(ABC):
         done = b"data: [DONE]\n\n"
         if not self._ask.include_usage:
             return self._prefix + self._last + b"]," + times + done
-        counts = b'],"usage":' + orjson.dumps(usage_body(usage)) + b","
+        counts = b'],"usage":' + orjson.dumps(usage_body(usage, self._reasoning_tokens())) + b","
         return self._prefix + self._last + b'],"usage":null,' + times + self._prefix + counts + times + done
 
     def _wrap(self, choice: bytes) -> bytes:
         return self._prefix + choice + self._tail
+
+    def _reasoning_tokens(self) -> int | None:
+        """Of all choices; None where nothing reads thoughts."""
+        thoughts = [choice.said for choice in self._choices if choice.said is not None and choice.said.reasons]
+        return sum(said.reasoning_tokens for said in thoughts) if thoughts else None
 
     def _said(self, index: int) -> Said | None:
         if self._ask.reader is None:
@@ -199,12 +204,8 @@ class ChatAnswer(Answer):
         )  # fmt: skip
 
     def _finish(self, index: int, event: TokenEvent) -> Json:
-        ended = {"finish_reason": self._reason(index, event.finish), "stop_reason": event.stop_reason}
+        ended = {"finish_reason": _reason(self._choices[index], event.finish), "stop_reason": event.stop_reason}
         return {"index": index, "delta": {}, "logprobs": None, **ended}
-
-    def _reason(self, index: int, finish: FinishReason | None) -> str | None:
-        said = self._choices[index].said
-        return finish if said is None or finish is None else said.reason(finish)
 
     def _plain_choice(self, index: int, choice: _Choice) -> Json:
         logprobs = {"content": chat_logprobs(choice.logprobs), "refusal": None} if self._ask.logprobs else None
@@ -212,7 +213,7 @@ class ChatAnswer(Answer):
             "index": index,
             "message": self._message(choice),
             "logprobs": logprobs,
-            "finish_reason": self._reason(index, choice.finish),
+            "finish_reason": _reason(choice, choice.finish),
             "stop_reason": choice.stop_reason,
         }
 
@@ -271,13 +272,20 @@ class CompletionAnswer(Answer):
         }
 
 
-def usage_body(usage: Usage) -> Json:
-    return {
+def _reason(choice: _Choice, finish: FinishReason | None) -> str | None:
+    return finish if choice.said is None or finish is None else choice.said.reason(finish)
+
+
+def usage_body(usage: Usage, reasoning_tokens: int | None = None) -> Json:
+    body: Json = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    if reasoning_tokens is not None:
+        body["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+    return body
 
 
 def error_event(body: Json) -> bytes:

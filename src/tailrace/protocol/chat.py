@@ -14,6 +14,7 @@ from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_si
 from tailrace.protocol.body import Items, Part, Shape
 from tailrace.protocol.prompt import PromptFields
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_logprobs, check_model
+from tailrace.protocol.thinking import Effort, Wish, reading, thinking
 from tailrace.protocol.tool_grammar import tool_grammar
 from tailrace.protocol.tools import Offer, Tool, ToolChoice, offer, past_calls
 from tailrace.text.parsers.dialect import Dialect
@@ -59,6 +60,12 @@ class Conversation(Shape):
     tools: Items[Tool] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    thinking_token_budget: int | None = Field(None, ge=0)
+
+    def wish(self) -> Wish:
+        """How much it is to think."""
+        return Wish(self.reasoning_effort, self.thinking_token_budget)
 
     def offer(self) -> Offer | None:
         """The tools that the answer may call."""
@@ -89,7 +96,7 @@ class Conversation(Shape):
             add_generation_prompt=generate,
             continue_final_message=proceed,
             tools=tools if dialect.knows_tools else None,
-            **self._variables(),
+            **{**self.wish().variables(), **self._variables()},
         )
 
     def _variables(self) -> dict[str, Any]:
@@ -119,7 +126,9 @@ class ChatRequest(Conversation, PromptFields, Generation):
         sampling, grammar, found = self.sampling(limits, logprobs), self.grammar(), self.offer()
         if found is not None:
             grammar = tool_grammar(found, dialect, grammar)
-        prompt = tokenizer.encode_rendered(self.render(template, tokenizer, self.uncut(limits), dialect))
+        self.wish().check(dialect)
+        text = self.render(template, tokenizer, self.uncut(limits), dialect)
+        prompt, thought = tokenizer.encode_rendered(text), thinking(self.wish(), dialect.reasoning, text)
         if not len(prompt):
             raise TemplateRefused("the chat template makes an empty prompt of these messages", param="messages")
         asked = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
@@ -127,19 +136,20 @@ class ChatRequest(Conversation, PromptFields, Generation):
         check_fits(len(prompt), limits, "messages")
         stop = self.stopping(limits, answer_length(asked, None, len(prompt), limits))
         n = self.n or 1
-        shown = () if found is None else dialect.shown
         request = GenerateRequest(
-            request_id, model, prompt, sampling, stop, n=n, grammar=grammar, shown_ids=shown,
-            prompt_logprobs=self.prompt_logprobs, salt=self.salt(),
+            request_id, model, prompt, sampling, stop, n=n, grammar=grammar, thinking=thought,
+            shown_ids=dialect.shown(tools=found is not None), prompt_logprobs=self.prompt_logprobs, salt=self.salt(),
         )  # fmt: skip
-        reader = None if found is None else partial(dialect.reader(constrained=grammar is not None), found.signatures)
+        calls = None
+        if found is not None:
+            calls = partial(dialect.reader(constrained=grammar is not None), found.signatures)
         return Ask(
             (request,),
             bool(self.stream),
             self.include_usage(),
             n,
             logprobs is not None,
-            reader=reader,
+            reader=reading(dialect.reasoning, thought, calls),
             prompt_logprobs=self.prompt_logprobs,
             call_ids=dialect.tools.id_length,
         )

@@ -1,4 +1,4 @@
-"""What one choice of a chat says: its text read into prose and calls, once, for plain answers and streams alike.
+"""What one choice of a chat says: its text read into thoughts, prose and calls, the same for plain answers and streams.
 
 A call of a stream is a first delta with its id and name, then its arguments in pieces; of a plain answer it is all in
 one. Ids follow from the answer's own, so that they are the same wherever they are asked for.
@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from tailrace.text.parsers.delta import Delta, Kind, Parser, merged
+from tailrace.text.parsers.reasoning import Reasoning
 from tailrace.types import FinishReason, TokenEvent
 
 Json = dict[str, Any]
@@ -32,11 +33,17 @@ class Said:
         self._ids = ids
         self._id_length = id_length
         self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self.reasons = isinstance(parser, Reasoning)
+        self.reasoning_tokens = 0
         self._calls: list[_Call] = []
 
     def read(self, event: TokenEvent) -> list[Delta]:
         """What an event adds. With the last one, also what was held back."""
+        thinking = self._thinks()
         deltas = self._parser.push(event.text) if event.text else []
+        if thinking or self._thinks():
+            self.reasoning_tokens += len(event.token_ids)
         if event.finish is not None:
             deltas = merged([*deltas, *self._parser.finish()])
         for delta in deltas:
@@ -52,6 +59,8 @@ class Said:
         """The whole of it, once it has ended."""
         content = "".join(self._texts)
         message: Json = {"role": "assistant", "content": content, "refusal": None}
+        if self.reasons:
+            message["reasoning_content"] = "".join(self._thoughts) or None
         if self._calls:
             message["content"] = content or None
             message["tool_calls"] = [
@@ -67,11 +76,17 @@ class Said:
     def bodies(self, deltas: Sequence[Delta], *, last: bool) -> list[Json]:
         """What read() gave, as OpenAI's deltas. `last`: nothing comes after; an answer of nothing has empty content."""
         bodies = [self._body(delta) for delta in deltas]
-        return [{"content": ""}] if last and not (bodies or self._texts or self._calls) else bodies
+        return [*bodies, {"content": ""}] if last and not (self._texts or self._calls) else bodies
+
+    def _thinks(self) -> bool:
+        return isinstance(self._parser, Reasoning) and self._parser.thinking
 
     def _keep(self, delta: Delta) -> None:
         if delta.kind is Kind.TEXT:
             self._texts.append(delta.text)
+            return
+        if delta.kind is Kind.REASONING:
+            self._thoughts.append(delta.text)
             return
         if delta.name:
             self._calls.append(_Call(delta.name))
@@ -80,6 +95,8 @@ class Said:
     def _body(self, delta: Delta) -> Json:
         if delta.kind is Kind.TEXT:
             return {"content": delta.text}
+        if delta.kind is Kind.REASONING:
+            return {"reasoning_content": delta.text}
         call: Json = {"index": delta.call, "function": {"arguments": delta.text}}
         if delta.name:
             function = {"name": delta.name, "arguments": delta.text}

@@ -28,11 +28,16 @@ class PromptDetails(Shown):
     cached_tokens: int
 
 
+class CompletionDetails(Shown):
+    reasoning_tokens: int
+
+
 class UsageBody(Shown):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails | None = None
 
 
 class TimingsBody(Shown):
@@ -83,6 +88,7 @@ class AssistantMessage(Shown):
     role: str
     content: str | None
     refusal: None = None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None
 
 

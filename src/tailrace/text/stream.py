@@ -82,7 +82,9 @@ class TextStream:
         if self._finder is None:
             return False
         text = self._texts[token_id]
-        return text is None or bool(self._detokenizer.pending) or self._finder.may_match(text)
+        if text is None or self._detokenizer.pending or token_id in self._shown:
+            return True
+        return self._finder.may_match(text)
 
     def push(self, token_id: int) -> Pushed:
         """One more token. Nothing may be pushed after a finished one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence as Seq
 
-from tailrace.engine.grammar.state import GrammarState, state_of
+from tailrace.engine.grammar.constraint import Constraint, is_held, state_of
 from tailrace.engine.sequence import Sequence
 from tailrace.engine.spec.draft import Drafter
 from tailrace.engine.step import Work
@@ -27,7 +27,7 @@ class GrammarDrafter:
 
     def draft(self, sequences: Seq[Sequence], work: Work) -> list[list[int]]:
         """See Drafter."""
-        if all(sequence.group.grammar is None for sequence in sequences):
+        if not any(is_held(sequence.group) for sequence in sequences):
             return [[] for _ in sequences] if self.inner is None else self.inner.draft(sequences, work)
         forced = [_forced(sequence) for sequence in sequences]
         each = max(1, min(LENGTH, TOGETHER // max(1, sum(map(bool, forced)))))
@@ -62,6 +62,6 @@ def _vetted(sequence: Sequence, guesses: list[int]) -> list[int]:
         return []
 
 
-def _fail(state: GrammarState, error: Exception) -> None:
+def _fail(state: Constraint, error: Exception) -> None:
     log.error("following a grammar failed: %r", error)
     state.fault = error

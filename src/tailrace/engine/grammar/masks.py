@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tailrace.engine.grammar.state import U32, GrammarState, only, state_of
+from tailrace.engine.grammar.constraint import Constraint, is_held, state_of
+from tailrace.engine.grammar.state import U32
 from tailrace.engine.sequence import Sequence
 from tailrace.engine.step import BAD, StepPlan, StepResult
 
@@ -50,7 +51,7 @@ class _Place(NamedTuple):
     """A choice in a step: its samples in order, the guesses between them, and its first row."""
 
     sequence: Sequence
-    state: GrammarState
+    state: Constraint
     samples: list[int]
     guesses: list[int]
     row: int
@@ -65,7 +66,7 @@ class MaskMaker:
 
     def begin(self, plan: StepPlan) -> None:
         """Make the plan's masks on the helper thread; `take` has them."""
-        if any(sequence.group.grammar is not None for sequence in plan.samplers):
+        if any(is_held(sequence.group) for sequence in plan.samplers):
             self._making = self._helper.submit(self.make, plan)
 
     def take(self) -> Masks | None:
@@ -86,7 +87,8 @@ class MaskMaker:
             with _isolated(place.state):
                 plain += _fill(place, bits[place.row : place.row + len(place.samples)])
         if plain:  # all in one call
-            places[0].state.executor.unsafe_compute_mask_ptr(plain, bits.ctypes.data, self._words * 4, len(bits))
+            executor = next(place.state.executor for place in places if place.state.executor is not None)
+            executor.unsafe_compute_mask_ptr(plain, bits.ctypes.data, self._words * 4, len(bits))
         for place in places:
             self._withhold(place, bits)
         return Masks(bits, rows)
@@ -131,19 +133,11 @@ def _fill(place: _Place, rows: U32) -> list[tuple[LLMatcher, int]]:
     """Fill what needs no mask computed, or a walk; the matcher that is left to compute, and its row."""
     sequence, state, _, guesses, row = place
     state.take(sequence.tokens[sequence.group.prompt_tokens : sequence.known])
-    ahead = state.ahead
-    for behind, token in enumerate(ahead[: len(rows)]):
-        only(rows[behind], token)
-    if len(rows) <= len(ahead) or state.broken:
-        return []
-    if len(guesses) > len(ahead):
-        state.walk(guesses[len(ahead) :], rows[len(ahead) :])
-        return []
-    return [(state.matcher, row + len(ahead))]
+    return state.fill(guesses, rows, row)
 
 
 @contextmanager
-def _isolated(state: GrammarState) -> Iterator[None]:
+def _isolated(state: Constraint) -> Iterator[None]:
     try:
         yield
     except Exception as error:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tailrace.engine.sequence import Sequence
 from tailrace.errors import InternalError, InvalidRequest, TailraceError
 from tailrace.types import Tokens
 
@@ -83,6 +82,19 @@ class GrammarState:
         matcher.rollback(len(good))
         return good
 
+    def fill(self, guesses: Seq[int], rows: U32, first: int) -> list[tuple[LLMatcher, int]]:
+        """Fill rows[i], zeros so far, with what may come behind i guesses; what is left to compute: a matcher, and its
+        row, where rows[0] is row `first`."""
+        ahead = self.ahead
+        for behind, token in enumerate(ahead[: len(rows)]):
+            only(rows[behind], token)
+        if len(rows) <= len(ahead) or self.broken:
+            return []
+        if len(guesses) > len(ahead):
+            self.walk(guesses[len(ahead) :], rows[len(ahead) :])
+            return []
+        return [(self.matcher, first + len(ahead))]
+
     def walk(self, guesses: Seq[int], rows: U32) -> None:
         """Fill rows[i], zeros so far, with what may come behind i guesses. Only where nothing is ahead."""
         used = 0
@@ -130,15 +142,3 @@ class GrammarState:
 def only(row: U32, token: int) -> None:
     """Allow one token in a row of zeros."""
     row[token >> 5] = 1 << (token & 31)
-
-
-def state_of(sequence: Sequence) -> GrammarState | None:
-    """The choice's state, made when it is first asked for; None without a grammar."""
-    grammar = sequence.group.grammar
-    if grammar is None:
-        return None
-    if sequence.constraint is None:
-        request = sequence.group.request
-        assert request.grammar is not None
-        sequence.constraint = GrammarState(grammar, request.grammar.field)
-    return sequence.constraint

@@ -1,4 +1,4 @@
-"""How one model speaks of tools: found out once, by trying its template, and the same for all requests."""
+"""How one model speaks of tools and thinks: found out once, by trying its template, and the same for all requests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from tailrace.errors import RequestError
 from tailrace.text.parsers.delta import Parser, Signature
 from tailrace.text.parsers.formats import AUTO, FORMATS, ToolFormat, tool_format
+from tailrace.text.parsers.reasoning import ReasoningFormat, reasoning_format
 from tailrace.text.template import ChatTemplate
 from tailrace.text.tokenizer import Tokenizer
 
@@ -36,32 +37,46 @@ class Dialect:
     knows_tools: bool = False
     takes_system: bool = True
     objects: bool = True
+    reasoning: ReasoningFormat | None = None
 
     @classmethod
-    def of(cls, template: ChatTemplate | None, tokenizer: Tokenizer, *, tool_parser: str = AUTO) -> Dialect:
+    def of(
+        cls,
+        template: ChatTemplate | None,
+        tokenizer: Tokenizer,
+        *,
+        tool_parser: str = AUTO,
+        reasoning_parser: str = AUTO,
+    ) -> Dialect:
         """Raises ConfigError for a parser that is not known."""
         if template is None:
-            return cls(tool_format(tool_parser, "", knows_tools=False))
+            tools, reasoning = tool_format(tool_parser, "", knows_tools=False), reasoning_format(reasoning_parser, "")
+            return cls(tools, reasoning=reasoning)
         knows = _NAME in _tried(template, [_USER], tools=[_TOOL])
         source = template.source_with_tools if knows else template.source
-        tools = tool_format(tool_parser, source, knows_tools=knows)
+        tools, reasoning = (
+            tool_format(tool_parser, source, knows_tools=knows),
+            reasoning_format(reasoning_parser, source),
+        )
+        marks = tools.marks if reasoning is None else (*tools.marks, *reasoning.marks)
         turns: list[Mapping[str, Any]] = [_USER, {"role": "assistant", "content": None, "tool_calls": [_CALL]}]
         return cls(
             tools,
-            tokenizer.special_tokens(tools.marks),
+            tokenizer.special_tokens(marks),
             knows_tools=knows,
             takes_system=_SYSTEM in _tried(template, [{"role": "system", "content": _SYSTEM}, _USER]),
             objects=_VALUE in _tried(template, turns, tools=[_TOOL]),
+            reasoning=reasoning,
         )
 
     def reader(self, *, constrained: bool) -> Callable[[Sequence[Signature]], Parser]:
         """What reads answers. `constrained`: a grammar writes the calls."""
         return (constrained and self.tools.constrained) or self.tools.make
 
-    @property
-    def shown(self) -> tuple[int, ...]:
-        """Control tokens whose names are to be text of answers with calls."""
-        return tuple(sorted(self.special.values()))
+    def shown(self, *, tools: bool) -> tuple[int, ...]:
+        """Control tokens whose names are to be text of an answer, with `tools` on offer or without."""
+        marks = (*(self.tools.marks if tools else ()), *(self.reasoning.marks if self.reasoning else ()))
+        return tuple(sorted(self.special[mark] for mark in marks if mark in self.special))
 
 
 def _tried(template: ChatTemplate, turns: Sequence[Mapping[str, Any]], **options: Any) -> str:
