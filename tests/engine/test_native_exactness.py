@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ VARIED = SamplingParams(
     repetition_penalty=1.1, logit_bias=((40, -1.5), (41, 2.0)), seed=11, logprobs=2,
 )  # fmt: skip
 GREEDY = SamplingParams(temperature=0.0, logprobs=0)
+RESTRICTED = replace(VARIED, allowed_token_ids=tuple(range(20, 200)), bad_words=((40,), (41, 42), (60, 61, 62)))
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,9 @@ def engine(folder: Path, variant: Variant, *, blocks: int = 400, **settings: obj
 def wanted() -> list[GenerateRequest]:
     """Prompts around block and segment boundaries, greedy and sampled."""
     lengths = (1, 5, 63, 64, 65, 130, 257, 300)
+    some = VARIED, RESTRICTED
     return [
-        request(f"r{i}", prompt(length, i), 24, sampling=GREEDY if i % 2 else replace(VARIED, seed=i))
+        request(f"r{i}", prompt(length, i), 24, sampling=GREEDY if i % 2 else replace(some[i % 4 // 2], seed=i))
         for i, length in enumerate(lengths)
     ]
 
@@ -76,6 +78,12 @@ def alone(folder: Path, variant: Variant) -> Bits:
     assert all(len(tokens) == len(logprobs) == 24 for tokens, logprobs in found)
     assert len({token for tokens, _ in found for token in tokens}) > 20, "the answers vary"
     return found
+
+
+def test_restricted_answers_hold_only_what_is_allowed(alone: Bits) -> None:
+    for tokens, _ in (alone[2], alone[6]):
+        assert set(tokens) <= set(range(20, 200)) - {40}
+        assert not {(41, 42)} & set(pairwise(tokens))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -136,7 +136,13 @@ def _runner(
     max_blocks = -(-model.max_context // capacity.block_tokens)
     memory = _native.KvCache(model.model, capacity.blocks, _stored(model, config))
     return NativeRunner(
-        model.model, memory, slots=config.max_sequences, max_blocks=max_blocks, end_ids=tokenizer.end_ids, masks=masks
+        model.model,
+        memory,
+        slots=config.max_sequences,
+        max_blocks=max_blocks,
+        end_ids=tokenizer.end_ids,
+        masks=masks,
+        vocab=model.spec.vocab,
     )
 
 

@@ -45,12 +45,14 @@ class NativeRunner:
         max_blocks: int,
         end_ids: frozenset[int] = frozenset(),
         masks: MaskMaker | None = None,
+        vocab: int = 0,
     ) -> None:
-        """`slots` sequences run at most, each with at most `max_blocks` KV blocks. No grammars without `masks`."""
+        """`slots` sequences run at most, each with at most `max_blocks` KV blocks. No grammars without `masks`.
+        `vocab`: the size of masks."""
         self._model = model
         self._kv = kv
         self._masks = masks
-        self._sampling = SamplingBatch(slots, end_ids)
+        self._sampling = SamplingBatch(slots, end_ids, vocab)
         self._tables = np.zeros((slots, max_blocks), np.int32)
         self._copied: list[tuple[BlockTable | None, int]] = [(None, 0)] * slots  # what each row of _tables shows
         self._counting = np.arange(slots + 1, dtype=np.int32)
@@ -108,6 +110,7 @@ class NativeRunner:
     ) -> StepResult:
         """Tokens for these samplers from the logits of their rows of the plan, `behind` guesses."""
         parameters = self._sampling.parameters(samplers, behind)
+        masks = self._sampling.masks(samplers, behind, masks)
         at = self._logits_of(rows, behind)
         tokens, logprobs, top_ids, top = self._model.sample(at, *parameters, *(masks or ()))
         result = StepResult(tokens.tolist(), logprobs, top_ids, top, scores)

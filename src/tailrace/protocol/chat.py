@@ -13,6 +13,7 @@ from tailrace.errors import InvalidRequest, TemplateRefused, Unsupported
 from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_size
 from tailrace.protocol.body import Items, Part, Shape
 from tailrace.protocol.prompt import PromptFields
+from tailrace.protocol.restrict import Restricted
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_logprobs, check_model
 from tailrace.protocol.thinking import Effort, Wish, reading, thinking
 from tailrace.protocol.tool_grammar import tool_grammar
@@ -106,7 +107,7 @@ class Conversation(Shape):
         return variables
 
 
-class ChatRequest(Conversation, PromptFields, Generation):
+class ChatRequest(Conversation, PromptFields, Restricted, Generation):
     max_completion_tokens: int | None = Field(None, ge=1)
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -126,6 +127,7 @@ class ChatRequest(Conversation, PromptFields, Generation):
         sampling, grammar, found = self.sampling(limits, logprobs), self.grammar(), self.offer()
         if found is not None:
             grammar = tool_grammar(found, dialect, grammar)
+        sampling = self.restrict(sampling, grammar, tokenizer, limits)
         self.wish().check(dialect)
         text = self.render(template, tokenizer, self.uncut(limits), dialect)
         prompt, thought = tokenizer.encode_rendered(text), thinking(self.wish(), dialect.reasoning, text)

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from tailrace.errors import InvalidRequest
 from tailrace.protocol.ask import Ask, TextModel, check_fits, check_size
 from tailrace.protocol.prompt import PromptFields
+from tailrace.protocol.restrict import Restricted
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_ids, check_logprobs, check_model
 from tailrace.text.tokenizer import clean_text
 from tailrace.types import GenerateRequest, Tokens
@@ -40,7 +41,7 @@ def _prompts(value: object) -> list[Prompt]:
     raise ValueError("should be a string, a list of strings, a list of token ids or a list of such lists, none empty")
 
 
-class CompletionRequest(PromptFields, Generation):
+class CompletionRequest(PromptFields, Restricted, Generation):
     prompt: Annotated[Any, BeforeValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: int | None = Field(None, ge=0)
@@ -54,6 +55,7 @@ class CompletionRequest(PromptFields, Generation):
         made = max(self.best_of or 1, n)
         ranked = 0 if made > n and self.logprobs is None else self.logprobs  # the best are chosen by them
         sampling, grammar = self.sampling(limits, ranked), self.grammar()
+        sampling = self.restrict(sampling, grammar, tokenizer, limits)
         prompts: list[Prompt] = self.prompt
         ids = [self._tokens(p, i, tokenizer, limits) for i, p in enumerate(prompts)]
         requests = tuple(

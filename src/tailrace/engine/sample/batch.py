@@ -13,8 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tailrace.engine.grammar.masks import Masks
 from tailrace.engine.sample.history import History
 from tailrace.engine.sample.keys import sampling_key
+from tailrace.engine.sample.restrict import Restriction, joined, restriction
 from tailrace.engine.sequence import Sequence
 
 F32 = npt.NDArray[np.float32]
@@ -47,9 +49,12 @@ class Bias(NamedTuple):
 
 
 class SamplingBatch:
-    def __init__(self, slots: int, end_ids: frozenset[int]) -> None:
-        """`end_ids` are the model's end tokens, forbidden below a request's `min_tokens`."""
+    def __init__(self, slots: int, end_ids: frozenset[int], vocab: int = 0) -> None:
+        """`end_ids` are the model's end tokens, forbidden below a request's `min_tokens`. `vocab`: for masks."""
         self._end_ids = end_ids
+        self._vocab = vocab
+        self._restricted: list[Restriction | None] = [None] * slots
+        self._any_restricted = False  # of those gathered
         self._owner: list[Sequence | None] = [None] * slots
         self._temperature = np.zeros(slots, np.float32)
         self._top_k = np.zeros(slots, np.int32)
@@ -73,6 +78,7 @@ class SamplingBatch:
         changed = self._enter(samplers, slots)
         if changed or self._gathered is None or self._gathered[0] != slots:
             self._gathered = (slots, self._gather(slots), self._plain(slots))
+            self._any_restricted = any(self._restricted[slot] is not None for slot in slots)
         _, (temperature, top_k, top_p, min_p, key, logprobs, penalties), plain = self._gathered
         known = [sequence.known or sequence.group.prompt_tokens for sequence in samplers]
         position = np.array(known, np.int32)
@@ -85,6 +91,13 @@ class SamplingBatch:
             ahead = behind or [0] * len(slots)
             extras = (*self._histories(samplers, ahead), *self._biases(samplers, ahead))
         return Parameters(temperature, top_k, top_p, min_p, key, position, logprobs, penalties, *extras)
+
+    def masks(self, samplers: Seq[Sequence], behind: Seq[int] | None, grammars: Masks | None) -> Masks | None:
+        """The grammars' masks, and what requests restrict besides. After `parameters` for the same samplers."""
+        if not self._any_restricted:
+            return grammars
+        found = [self._restricted[sequence.slot] for sequence in samplers]
+        return joined(found, samplers, behind or [0] * len(samplers), grammars)
 
     def _enter(self, samplers: Seq[Sequence], slots: list[int]) -> bool:
         changed = False
@@ -111,7 +124,10 @@ class SamplingBatch:
         self._history[slot] = History(prompt) if penalised else None
         self._bias[slot] = self._early[slot] = _bias(dict(sampling.logit_bias))
         stop = group.request.stop
-        if stop.min_tokens and group.grammar is None:  # else its masks see to it, which know what else may come
+        limited = self._restricted[slot] = restriction(group.request, self._vocab, self._end_ids)
+        if (
+            stop.min_tokens and group.grammar is None and limited is None
+        ):  # else its masks see to it, which know what else may come
             ends = set(stop.token_ids) | (set() if stop.ignore_eos else self._end_ids)
             self._early[slot] = _bias(dict(sampling.logit_bias) | dict.fromkeys(ends, -np.inf))
 
