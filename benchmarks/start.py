@@ -1,6 +1,7 @@
 """`python -m benchmarks.start`: seconds from running `tailrace serve` to its first token, with everything warm.
 
-Warm: the model is in the store with its packed weights and measured step costs. Also prints the installed size of
+Warm: the model is in the store with its packed weights and measured step costs, and Python has kept what it compiled
+(also where the environment says that it should not). Also prints the installed size of
 the core: tailrace and what it depends on, without pip and the tools of tests.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -21,7 +23,8 @@ def start(model: str) -> tuple[float, float]:
     """(seconds to the ready line, seconds to the first streamed text)."""
     begin = time.perf_counter()
     command = [sys.executable, "-m", "tailrace", "serve", *filter(None, [model]), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
         line = next(line for line in process.stdout if line.startswith("ready"))
