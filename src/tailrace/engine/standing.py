@@ -23,6 +23,7 @@ from tailrace.types import GenerateRequest
 
 _LATELY = 300.0  # seconds for which a group that left may come again
 _MOST = 4.0  # seconds that a balance is worth, saved or owed
+_MOST_LONG = 1.0  # saved by long prompts, which delay others soon after they begin
 _SAVED = 0.25  # what a group must have saved for others to sit out
 _SITS_OUT = 4  # steps in a row
 _FOLLOW = 0.2  # of the mean of a group's prompts
@@ -79,7 +80,7 @@ class Standings:
             return
         account = self._accounts.get(request.share_group)
         if account is None:
-            most = _MOST if request.step_share >= 1.0 else _SAVED  # long prompts delay others from the start
+            most = _MOST if request.step_share >= 1.0 else _MOST_LONG
             self._accounts = {g: known for g, known in self._accounts.items() if now - known.seen <= _LATELY}
             account = self._accounts[request.share_group] = _Account(request.weight, now, most)
         account.seen, account.weight = now, request.weight
