@@ -32,7 +32,7 @@ EXPECTED = {
     },
     "examples/openai-client.md": {
         "One answer": r"^(stop|length) \d+\n",
-        "Streamed": r"\n\d+ tokens$",
+        "Streamed": r"(^|\n)\d+ tokens$",
         "Many at once, with asyncio": r"^('|\")(.*\n){2}('|\").*$",
         "Several answers and seeds": r"^True [23]$",
         "Log-probabilities, and scoring a text": r"(?s)^'.*': None\n.*: -\d+\.\d+\nperplexity \d+\.\d$",
