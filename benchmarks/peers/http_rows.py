@@ -13,6 +13,7 @@ from benchmarks.peers.http_load import Answer, Mixed, Mixture, together
 from benchmarks.peers.probe import BandwidthProbe
 from benchmarks.peers.servers import Server
 from benchmarks.peers.work import prompt_ids
+from benchmarks.serving.live import quantile
 
 COUNTS = (8, 32)
 TOKENS_IN, TOKENS_OUT = 256, 64
@@ -77,13 +78,9 @@ async def _measure(server: Server, number: int) -> dict[str, float]:
 
 def _tails(answers: Sequence[Answer]) -> dict[str, float]:
     return {
-        "short beside 1,800-token prompts: TTFT p99 (s)": _p99([answer.ttft for answer in answers]),
-        "short beside 1,800-token prompts: TPOT p99 (s)": _p99([answer.tpot for answer in answers]),
+        "short beside 1,800-token prompts: TTFT p99 (s)": quantile([answer.ttft for answer in answers], 0.99),
+        "short beside 1,800-token prompts: TPOT p99 (s)": quantile([answer.tpot for answer in answers], 0.99),
     }
-
-
-def _p99(values: Sequence[float]) -> float:
-    return sorted(values)[min(len(values) - 1, int(0.99 * len(values)))]
 
 
 def summary(seen: Sequence[Seen]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any
 
 import orjson
+from benchmarks.serving.live import quantile
 
 from tailrace.api import edge, exchange, sse, table
 from tailrace.api.app import create_app
@@ -202,11 +203,7 @@ def report(before: list[dict[str, int]], after: list[dict[str, int]]) -> None:
     print(f"{'microseconds of a request':38}{'to the first event':>20}{'after it':>12}")
     totals = [0.0, 0.0]
     for stage in dict.fromkeys(name for name, _, _ in STAGES):
-        values = [_quantile([part.get(stage, 0) for part in side]) for side in (before, after)]
+        values = [quantile([part.get(stage, 0) for part in side], 0.1) / 1000 for side in (before, after)]
         totals = [total + value for total, value in zip(totals, values, strict=True)]
         print(f"{stage:38}{values[0]:20.0f}{values[1]:12.0f}")
     print(f"{'all':38}{totals[0]:20.0f}{totals[1]:12.0f}")
-
-
-def _quantile(nanoseconds: list[int]) -> float:
-    return sorted(nanoseconds)[len(nanoseconds) // 10] / 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from benchmarks.serving.live import quantile
 
 from tailrace.plan.simulator import Outcome
 from tailrace.traces import TraceRow
@@ -24,10 +25,6 @@ def poisson(rate: float, prompt: int, seed: int) -> list[TraceRow]:
     while (at := at + rng.expovariate(rate)) < SECONDS:
         rows.append(row(at, prompt, ANSWER))
     return rows
-
-
-def quantile(values: list[float], part: float) -> float:
-    return sorted(values)[int(part * len(values))]
 
 
 def first_tokens(outcome: Outcome) -> list[float]:
