@@ -232,11 +232,11 @@ def _expect(app: AppState, ttft: float) -> None:
     foresight = app.pipeline.dispatch.foresight
     predict = foresight.predict
 
-    def predicted(ticket: Any) -> Any:
+    def predicted(*asked: Any) -> Any:
         from dataclasses import replace
 
-        made = predict(ticket)
-        return replace(made, ttft=ttft, model=replace(made.model, ttft=ttft))
+        made = predict(*asked)
+        return replace(made, ttft=ttft, raw=(made.raw[0], ttft))
 
     foresight.predict = predicted  # type: ignore[method-assign]
     foresight.errors["ttft"].right = lambda kind, predicted, part=0.5: predicted  # type: ignore[method-assign]

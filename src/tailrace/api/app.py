@@ -6,12 +6,12 @@ from tailrace.api.edge import Edge
 from tailrace.api.openapi import Pages
 from tailrace.api.routes import admin, openai, operator, text
 from tailrace.api.state import AppState
-from tailrace.api.table import router
+from tailrace.api.table import Routes
 
 
 def create_app(state: AppState) -> Edge:
     tables = (openai.routes, text.routes, admin.routes, operator.routes)
-    return Edge(router((*tables, Pages(tables).routes)), state)
+    return Edge(Routes((*tables, Pages(tables).routes)), state)
 
 
 __all__ = ["AppState", "create_app"]

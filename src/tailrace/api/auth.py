@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from tailrace.api.state import AppState, state_of
+from tailrace.api.wire import header
 from tailrace.control.keys import Principal
 from tailrace.errors import Forbidden
 
@@ -37,10 +38,10 @@ def _identify(request: Request) -> Principal:
 
 
 def _key(request: Request) -> str:
-    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    scheme, _, bearer = (header(request.scope, b"authorization") or "").partition(" ")
     if scheme.lower() == "bearer" and (key := bearer.strip()):
         return key
-    return request.headers.get("x-api-key", "")
+    return header(request.scope, b"x-api-key") or ""
 
 
 def _require(principal: Principal, scope: str) -> None:

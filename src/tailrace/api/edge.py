@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from uuid import uuid4
+from os import urandom
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -76,4 +76,4 @@ def _request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SAFE_ID.fullmatch(value):
             return bytes(value).decode()
-    return f"req-{uuid4().hex}"
+    return f"req-{urandom(16).hex()}"

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from os import urandom
 from typing import Any
-from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,7 +23,7 @@ from tailrace.api.errors import internal_error
 from tailrace.api.headers import DEADLINE, deadline
 from tailrace.api.sse import EventStream, Pings
 from tailrace.api.state import AppState
-from tailrace.api.wire import ClientGone, off_loop, read_body, while_connected
+from tailrace.api.wire import ClientGone, header, off_loop, read_body, while_connected
 from tailrace.control.intake import Caller
 from tailrace.control.session import Session
 from tailrace.errors import TailraceError
@@ -53,17 +53,17 @@ class Route:
 
 
 class Exchange(Response):
-    """Returned by a route; the work is done while it is sent."""
+    """Returned by a route; the work is done while it is sent. What a Response prepares is never used."""
 
     def __init__(self, state: AppState, route: Route, request: Request) -> None:
-        super().__init__()
         self._state = state
         self._route = route
-        self._request = request
-        self._id = f"{route.id_prefix}-{uuid4().hex}"
-        self._timeline: Timeline = request.state.timeline
-        self._caller = Caller(principal_of(request), ttft=deadline(request.headers.get(DEADLINE)))
-        self._limits = state.limits_of(self._caller.principal)
+        self._scope = request.scope
+        self._id = f"{route.id_prefix}-{urandom(16).hex()}"
+        self._timeline: Timeline = self._scope["state"]["timeline"]
+        self._principal = principal_of(request)
+        self._ttft = deadline(header(self._scope, DEADLINE.encode()))
+        self._limits = state.limits_of(self._principal)
         self._outcome = "error"
         self._extra: list[tuple[bytes, bytes]] = []
 
@@ -78,26 +78,31 @@ class Exchange(Response):
             self._failed(error)
             raise
         except Exception:
-            log.exception("request %s failed", self._request.state.request_id)
+            log.exception("request %s failed", self._request_id)
             raise internal_error() from None
         finally:
             if self._timeline.close(self._outcome):
                 self._state.metrics.closed(self._timeline, self._route.name)
-                self._state.records.add(self._request.state.request_id, self._timeline)
+                self._state.records.add(self._request_id, self._timeline)
+
+    @property
+    def _request_id(self) -> str:
+        known: str = self._scope["state"]["request_id"]
+        return known
 
     async def _whole(self, receive: Receive, send: Send) -> None:
-        self._state.pipeline.look(self._caller.principal.tenant)
-        body = await read_body(self._request.headers, receive, self._state.config.api.max_body_bytes)
+        self._state.pipeline.look(self._principal.tenant)
+        body = await read_body(self._scope, receive, self._state.config.api.max_body_bytes)
         await while_connected(receive, self._serve(body, send))
 
     async def _serve(self, body: bytes, send: Send) -> None:
         parsed = await off_loop(len(body), lambda: self._parse(body))
-        tenant, least = self._caller.principal.tenant, self._state.tokenizer.fewest_tokens(len(body) // _JSON_BYTES)
-        place = self._state.pipeline.door(self._route.prompts(parsed), tenant, least)
+        least = self._state.tokenizer.fewest_tokens(len(body) // _JSON_BYTES)
+        place = self._state.pipeline.door(self._route.prompts(parsed), self._principal.tenant, least)
         try:
             self._timeline.enter(Phase.RENDER)
             ask = await off_loop(len(body), lambda: self._route.ask(parsed, self._id, self._state, self._limits))
-            caller = replace(self._caller, traits=parsed.traits(self._route.name))
+            caller = Caller(self._principal, parsed.traits(self._route.name), self._ttft)
             session = await Session.open(self._state.pipeline, place, ask.requests, self._timeline, caller)
         finally:
             place.release()
@@ -110,7 +115,7 @@ class Exchange(Response):
     def _failed(self, error: TailraceError) -> None:
         self._outcome = _outcome(error)
         if self._outcome == "error":
-            log.error("request %s failed, answer %s: %s", self._request.state.request_id, self._id, error.message)
+            log.error("request %s failed, answer %s: %s", self._request_id, self._id, error.message)
 
     def _parse(self, body: bytes) -> Generation:
         parsed = parse(self._route.shape, body)
@@ -144,7 +149,7 @@ class Exchange(Response):
             self._failed(error)
             last = error_event(error.body())
         except Exception:
-            log.exception("request %s failed while streaming", self._request.state.request_id)
+            log.exception("request %s failed while streaming", self._request_id)
             last = error_event(internal_error().body())
         await session.close()
         await out.end(last)

@@ -14,8 +14,8 @@ def trail(timeline: Timeline) -> list[tuple[bytes, bytes]]:
     facts = timeline.facts
     headers = [(name, str(facts[fact]).encode("latin-1", "replace")) for fact, name in _FACTS if fact in facts]
     if headers:
-        parts = timeline.parts()
-        headers.append((b"x-tailrace-queue-ms", b"%.3f" % (sum(parts[phase] for phase in WAITING) / 1000)))
+        waited = sum(map(timeline.parts().__getitem__, WAITING))
+        headers.append((b"x-tailrace-queue-ms", b"%.3f" % (waited / 1000)))
     predicted = facts.get("predicted_ttft")
     if isinstance(predicted, float):
         headers.append((b"x-tailrace-predicted-ttft-ms", b"%.0f" % (predicted * 1000)))

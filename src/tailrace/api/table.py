@@ -67,9 +67,21 @@ class Table:
         return add
 
 
-def router(tables: Iterable[Table]) -> Router:
-    """Raises HTTPException for what is not in them."""
-    return Router([_route(endpoint) for table in tables for endpoint in table], redirect_slashes=False)
+class Routes:
+    """Raises HTTPException for what is not in the tables. Paths without parameters are looked up, others matched."""
+
+    def __init__(self, tables: Iterable[Table]) -> None:
+        endpoints = [endpoint for table in tables for endpoint in table]
+        self._known = {(each.method, each.path): each for each in reversed(endpoints) if "{" not in each.path}
+        self._router = Router([_route(endpoint) for endpoint in endpoints], redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        known = None if scope.get("root_path") else self._known.get((scope.get("method", ""), scope["path"]))
+        if known is None:
+            await self._router(scope, receive, send)
+            return
+        scope["path_params"] = {}
+        await known(scope, receive, send)
 
 
 def _route(endpoint: Endpoint) -> Route:

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from starlette.datastructures import Headers
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from tailrace.errors import BodyTooLarge
 
@@ -19,9 +18,17 @@ class ClientGone(Exception):
     """The client closed the connection; nobody reads an answer."""
 
 
-async def read_body(headers: Headers, receive: Receive, limit: int) -> bytes:
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first of that name, in small letters."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """Raises BodyTooLarge as soon as the size is known (before reading, where a length is stated), ClientGone."""
-    stated = headers.get("content-length", "")
+    stated = header(scope, b"content-length") or ""
     if stated.isdigit() and int(stated) > limit:
         raise _too_large(limit)
     body = bytearray()

@@ -162,14 +162,19 @@ class FakeBackend:
                 job.ticked.set()
 
     def load(self) -> LoadReport:
-        running = sum(job.open for job in self._jobs if job.started is not None)
-        waiting = sum(job.open for job in self._jobs if job.started is None)
+        running = waiting = prompts = pledged = 0
+        for job in self._jobs:
+            if job.started is not None:
+                running += job.open
+                continue
+            waiting += job.open
+            prompts += len(job.request.prompt)
+            pledged += self._prompt_blocks(job) + job.open
         free = self._blocks_free()
-        pledged = sum(self._prompt_blocks(job) + job.open for job in self._jobs if job.started is None)
         return LoadReport(
             running=running,
             waiting=waiting,
-            prompt_tokens_waiting=sum(len(job.request.prompt) for job in self._jobs if job.started is None),
+            prompt_tokens_waiting=prompts,
             kv_blocks_free=max(0, free),
             kv_blocks_total=self._blocks_total,
             step_seconds=self._step_seconds,

@@ -26,17 +26,23 @@ class Bounds:
         self._tenants = tenants
         self._waiting = waiting
 
+    def free(self, tenant: str, requests: int, tokens: int) -> bool:
+        """Whether so many more may wait, whatever is reserved for whom: the common case, asked twice of each request.
+        False where `door` has to look."""
+        everyone, mine = self._waiting.of(ALL), self._waiting.of(tenant_scope(tenant))
+        most = self._most(tenant, self._tenants.waiting_share(tenant))
+        return (
+            everyone[0] + requests <= self._config.max_waiting_requests
+            and everyone[1] + tokens <= self._config.max_waiting_tokens
+            and mine[0] + requests <= most[0]
+            and mine[1] + tokens <= most[1]
+        )
+
     def door(self, tenant: str, own_requests: int = 0, own_tokens: int = 0) -> tuple[Standing, ...]:
         """`own_*`: what the asking request itself counts already."""
-        policy, share = self._tenants[tenant], self._tenants.waiting_share(tenant)
+        share, own = self._tenants.waiting_share(tenant), (own_requests, own_tokens)
         all_requests, all_tokens = self._config.max_waiting_requests, self._config.max_waiting_tokens
-        part = max(share, _MOST_OF_ALL)
-        most = (
-            policy.max_waiting_requests or ceil(all_requests * part),
-            policy.max_waiting_tokens or ceil(all_tokens * part),
-        )
-        own = (own_requests, own_tokens)
-        mine = self._standing(tenant_scope(tenant), own, most)
+        mine = self._standing(tenant_scope(tenant), own, self._most(tenant, share))
         if share < 1.0:  # of what is its own nobody else's waiting takes anything
             all_requests = UNBOUNDED if mine.requests < all_requests * share else all_requests
             all_tokens = UNBOUNDED if mine.tokens < all_tokens * share else all_tokens
@@ -50,6 +56,13 @@ class Bounds:
             tokens = tokens or ceil(self._config.max_waiting_tokens * share)
         most = (requests or UNBOUNDED, tokens or UNBOUNDED)
         return self._standing(class_scope(request_class), (0, 0), most, at_door=False)
+
+    def _most(self, tenant: str, share: float) -> tuple[int, int]:
+        policy, part = self._tenants[tenant], max(share, _MOST_OF_ALL)
+        return (
+            policy.max_waiting_requests or ceil(self._config.max_waiting_requests * part),
+            policy.max_waiting_tokens or ceil(self._config.max_waiting_tokens * part),
+        )
 
     def _standing(self, scope: str, own: tuple[int, int], most: tuple[int, int], *, at_door: bool = True) -> Standing:
         requests, tokens = self._waiting.of(scope)

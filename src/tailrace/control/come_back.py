@@ -45,11 +45,11 @@ class ComeBack:
 
     def busy(self, scopes: Iterable[str], now: float) -> None:
         for scope in scopes:
-            self._drains.setdefault(scope, _Drain()).rate.busy(now)
+            self._of(scope).rate.busy(now)
 
     def completed(self, scopes: Iterable[str], now: float, prompt_tokens: int) -> None:
         for scope in scopes:
-            self._drains.setdefault(scope, _Drain()).completed(now, prompt_tokens)
+            self._of(scope).completed(now, prompt_tokens)
 
     def idle(self) -> None:
         """Nothing is left to do, for nobody."""
@@ -66,6 +66,12 @@ class ComeBack:
         drain.requests += max(reject.lacking_requests, 1)
         drain.tokens += reject.lacking_tokens
         return self.spread(seconds)
+
+    def _of(self, scope: str) -> _Drain:
+        found = self._drains.get(scope)
+        if found is None:
+            found = self._drains[scope] = _Drain()
+        return found
 
     def spread(self, seconds: float) -> float:
         return min(max(seconds, _LEAST), _MOST) * (1.0 + _JITTER * self._rng.random())

@@ -31,7 +31,10 @@ class Coming:
     def add(self, ticket: Ticket, cost: float) -> None:
         """A request has come. `cost`: standard device-seconds, as its place in the order has it."""
         key = (ticket.band, ticket.request_class)
-        self._streams.setdefault(key, _Stream()).add(ticket, cost)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = _Stream()
+        stream.add(ticket, cost)
 
     def flows(self, now: float) -> list[Flow]:
         return [flow for stream in self._streams.values() if (flow := stream.flow(now)).rate > _RARE]

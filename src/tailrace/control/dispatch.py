@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace.backends.base import Backend
@@ -19,7 +20,7 @@ from tailrace.control.fair_queue import FairQueue, QueueRules
 from tailrace.control.foresight import Around, Foresight, Times
 from tailrace.control.kv_admission import Demand, KvAdmission
 from tailrace.control.lengths import LengthBook
-from tailrace.control.reserve import NOBODY, Reserve
+from tailrace.control.reserve import Reserve
 from tailrace.control.room import Given, Room, prompt_blocks, room
 from tailrace.control.step_share import step_share
 from tailrace.control.ticket import Ticket
@@ -46,7 +47,7 @@ class Dispatch:
         self.estimator = Estimator(backend, lengths)
         self.queue: FairQueue[Run] = FairQueue(rules or default_rules(caps.max_sequences))
         self.running: dict[str, Run] = {}
-        self.foresight = Foresight(self.queue, backend, self._around)
+        self.foresight = Foresight(self.queue, backend, self.around)
         blocks = backend.load().kv_blocks_total
         self.memory = KvAdmission(blocks, caps.block_tokens)
         self.reserve = Reserve(caps.max_sequences, blocks * caps.block_tokens)
@@ -71,8 +72,11 @@ class Dispatch:
 
     def release(self) -> None:
         """Start what the backend has room for."""
-        while self.queue and self._may_start():
-            run = self.queue.pop_ready(self._fits, self._held())
+        while self.queue:
+            there = self.room()
+            if not (there.starts > 0 or any(run.yields for run in self.running.values())):
+                return
+            run = self.queue.pop_ready(partial(self._fits, there), self._held())
             if run is None:
                 return
             self._left_the_queue(run)
@@ -105,22 +109,14 @@ class Dispatch:
         pledged = sum(prompt_blocks(run.prompt_tokens, caps.block_tokens) + run.sequences for run in unseen)
         return room(self._backend.load(), caps, Given(sum(run.sequences for run in unseen), pledged))
 
-    def fits(self, prompt_tokens: int, sequences: int) -> bool:
-        """Whether a request of this size could start now, if it were first."""
-        return self.room().fits(sequences, prompt_tokens)
-
     # --- inside
 
     def _left_the_queue(self, run: Run) -> None:
         del self._waiting[run.id]
         self._expiry.drop(run.id)
 
-    def _may_start(self) -> bool:
-        """Whether anything at all could: asked before the order is."""
-        return self.room().starts > 0 or any(run.yields for run in self.running.values())
-
-    def _fits(self, run: Run) -> bool:
-        there, background = self.room(), [] if run.yields else [r for r in self.running.values() if r.yields]
+    def _fits(self, there: Room, run: Run) -> bool:
+        background = [] if run.yields else [r for r in self.running.values() if r.yields]
         if background:
             there = self._with(there, background)
         if not there.fits(run.sequences, run.prompt_tokens):
@@ -147,22 +143,26 @@ class Dispatch:
             run.expected_length = self.estimator.expect(run.kind, run.request.stop.max_tokens, generated)
         return max(run.expected_length - generated, 1.0)
 
-    def _around(self, ticket: Ticket) -> Around:
+    def around(self, ticket: Ticket, room: Room | None = None) -> Around:
+        """What predictions look at beside the order. `room`: where that is known already."""
         remaining = [self._left(run) for run in self.running.values() for _ in range(run.open_choices)]
         pending = [
             prefill(run.request, max(run.ticket.estimate.uncached_tokens, 1))
             for run in self.running.values()
             if not run.begun
         ]
-        return Around(self._starts(ticket.tenant), remaining, pending)
+        return Around(self._starts(ticket.tenant, room), remaining, pending)
 
     def _held(self) -> frozenset[str]:
         return self.reserve.held(self.running.values(), self.queue)
 
-    def _starts(self, tenant: str) -> int:
+    def _starts(self, tenant: str, room: Room | None) -> int:
         """Sequences of this tenant that could start now; none while someone waits who can."""
-        held = self._held() if self.queue else NOBODY
-        return 0 if tenant in held or not self.queue.waits_only(held) else self.room().starts
+        if self.queue:
+            held = self._held()
+            if tenant in held or not self.queue.waits_only(held):
+                return 0
+        return (room or self.room()).starts
 
     def _learn(self, run: Run) -> None:
         for tokens, ended in run.choices():

@@ -1,7 +1,8 @@
 """Things that are over at a time: one timer for the earliest of them, nothing polls.
 
 The times are on the injected clock. A timer of the event loop wakes it; when it wakes early by that clock, it waits
-on. `due` may also be called by whoever moves the clock.
+on, and so it does for the next when the item it was for has been dropped: most are, and stopping a timer for each would
+cost more. `due` may also be called by whoever moves the clock.
 """
 
 from __future__ import annotations
@@ -39,8 +40,6 @@ class Expiry:
         self._times.pop(name, None)
         if len(self._heap) > 2 * len(self._times) + _SWEEP:
             self._heap = sorted((at, name) for name, at in self._times.items())
-        if not self._times:
-            self._disarm()
 
     def due(self) -> None:
         """Call `expired` for all whose time has come."""

@@ -98,7 +98,10 @@ class FairQueue(Generic[W]):
         self._serial += 1
         self._entries[entry.id] = (entry, place)
         band = entry.ticket.band
-        self._bands.setdefault(band, Turns()).push(place)
+        turns = self._bands.get(band)
+        if turns is None:
+            turns = self._bands[band] = Turns()
+        turns.push(place)
         self._coming.add(entry.ticket, place.cost)
         self.tokens += entry.prompt_tokens
 

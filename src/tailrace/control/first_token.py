@@ -125,6 +125,10 @@ def _on(prompt: Prefill, grant: int) -> Prefill:
 
 def _grants(budget: int, prompts: Sequence[Prefill], attention: float) -> list[int]:
     """Tokens of each prompt in the next step, as the scheduler gives them."""
+    if len(prompts) == 1 and prompts[0].step_share >= 1.0:  # alone, as most are
+        (alone,) = prompts
+        fits = weighed(alone.todo, alone.done, attention) <= budget
+        return [alone.todo if fits else min(unweighed(budget, alone.done, attention), alone.todo)]
     wants = [
         Want(weighed(p.todo, p.done, attention), p.share_group, p.weight, inf, p.step_share, p.background)
         for p in prompts

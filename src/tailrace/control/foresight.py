@@ -7,7 +7,7 @@ Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -57,25 +57,44 @@ class Times:
     e2e: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prediction:
-    """Medians, in seconds from when it was made. `model` is what they were before past errors put them right."""
+    """Medians, in seconds from when it was made. `model` is what they were before past errors put them right.
 
+    Waiting and the first token are known at once. What comes behind it is played when somebody asks, from what was
+    there when this was made: a request's first token does not wait for it."""
+
+    kind: str
     wait: float
     ttft: float
-    tpot: float
-    e2e: float
-    model: Times
-    kind: str
-    errors: PredictionErrors
+    raw: tuple[float, float]  # wait and first token, before errors put them right
+    _behind: Callable[[], tuple[float, float]]  # seconds a token, and tokens
+    _errors: Mapping[str, PredictionErrors]
+    _model: Times | None = None
+
+    @property
+    def model(self) -> Times:
+        if self._model is None:
+            wait, ttft = self.raw
+            tpot, tokens = self._behind()
+            self._model = Times(wait, ttft, tpot, ttft + tpot * tokens)
+        return self._model
+
+    @property
+    def tpot(self) -> float:
+        return self._errors["tpot"].right(self.kind, self.model.tpot)
+
+    @property
+    def e2e(self) -> float:
+        return self._errors["e2e"].right(self.kind, self.model.e2e)
 
     def chance(self, seconds: float) -> float:
         """Probability of the first token within `seconds` from when this was made."""
-        return self.errors.chance(self.kind, self.model.ttft, seconds)
+        return self._errors["ttft"].chance(self.kind, self.raw[1], seconds)
 
     def ttft_within(self, part: float) -> float:
         """Seconds that the first token is in time for with probability `part`."""
-        return self.errors.right(self.kind, self.model.ttft, part)
+        return self._errors["ttft"].right(self.kind, self.raw[1], part)
 
 
 class Foresight:
@@ -87,16 +106,17 @@ class Foresight:
         self.errors = {name: PredictionErrors(least) for name, least in _LEAST.items()}
         self.errors |= {name: PredictionErrors() for name in ("device_seconds", "output_tokens", "kv_blocks")}
 
-    def predict(self, ticket: Ticket) -> Prediction:
-        """For a request that waits already, or would come now."""
-        around, ahead = self._look(ticket), self._order.work_ahead(ticket)
-        seen = self._backend.outlook()
-        outlook = replace(seen, prefills=(*seen.prefills, *around.pending))
-        model = self._times(ticket, outlook, around, ahead)
-        kind = f"{'waits' if model.wait else 'starts'} {ticket.bucket}"
-        right = {name: self.errors[name].right(kind, getattr(model, name)) for name in ("ttft", "tpot", "e2e")}
-        wait = self.errors["wait"].right(kind, model.wait) if model.wait else 0.0
-        return Prediction(wait, right["ttft"], right["tpot"], right["e2e"], model, kind, self.errors["ttft"])
+    def predict(self, ticket: Ticket, around: Around | None = None) -> Prediction:
+        """For a request that waits already, or would come now. `around`: where that has been looked at already."""
+        around, ahead = around or self._look(ticket), self._order.work_ahead(ticket)
+        outlook = self._backend.outlook()
+        if around.pending:
+            outlook = replace(outlook, prefills=(*outlook.prefills, *around.pending))
+        wait, ttft, behind = self._times(ticket, outlook, around, ahead)
+        kind = f"{'waits' if wait else 'starts'} {ticket.bucket}"
+        right_wait = self.errors["wait"].right(kind, wait) if wait else 0.0
+        right_ttft = self.errors["ttft"].right(kind, ttft)
+        return Prediction(kind, right_wait, right_ttft, (wait, ttft), behind, self.errors)
 
     def learn(self, prediction: Prediction, actual: Times) -> None:
         """How it turned out, of a request that made its tokens."""
@@ -117,7 +137,10 @@ class Foresight:
             for part in (0.1, 0.5, 0.9):
                 yield name, part, errors.quantile(part)
 
-    def _times(self, ticket: Ticket, outlook: Outlook, around: Around, ahead: Ahead) -> Times:
+    def _times(
+        self, ticket: Ticket, outlook: Outlook, around: Around, ahead: Ahead
+    ) -> tuple[float, float, Callable[[], tuple[float, float]]]:
+        """Until the start and the first token; and what gives (seconds a token, tokens) behind it."""
         expected, costs = ticket.estimate, outlook.costs
         own = self._own(ticket)
         wait = 0.0
@@ -133,15 +156,15 @@ class Foresight:
             remaining = around.remaining
         flows = self._order.coming(ticket.arrival)
         first = FirstToken(outlook, own, remaining, flows)
-        ttft, answer = (
-            wait + first.seconds,
-            Answer(max(expected.output_mean - 1.0, 0.0), expected.sequences, expected.prompt_tokens),
-        )
-        if outlook.above:
-            chunk = outlook.short_chunk
-            outlook = replace(outlook, chunk=chunk, idle_chunk=chunk)
-        tpot = token_seconds(outlook, first, answer, flows)
-        return Times(wait, ttft, tpot, ttft + tpot * answer.tokens)
+
+        def behind() -> tuple[float, float]:
+            answer = Answer(max(expected.output_mean - 1.0, 0.0), expected.sequences, expected.prompt_tokens)
+            there = outlook
+            if there.above:
+                there = replace(there, chunk=there.short_chunk, idle_chunk=there.short_chunk)
+            return token_seconds(there, first, answer, flows), answer.tokens
+
+        return wait, wait + first.seconds, behind
 
     def _own(self, ticket: Ticket) -> Prefill:
         known = ticket.estimate

@@ -105,7 +105,9 @@ class LengthBook:
     def _known(self, kind: AnswerKind, generated: int) -> Sketch:
         for name in kind.levels():
             sketch = self._sketches.get(name)
-            if sketch is not None and sketch.seen >= _ENOUGH and sketch.mean(generated) >= generated:
+            if sketch is None or sketch.seen < _ENOUGH:
+                continue
+            if not generated or sketch.mean(generated) >= generated:
                 self._sketches.move_to_end(name)
                 return sketch
         return self._prior

@@ -17,9 +17,10 @@ _SWEEP = 64  # gone requests that may stay, besides half of the heap
 
 
 class Place:
-    """One waiting request. `passed` counts the cost of others that started while it was first and did not fit."""
+    """One waiting request. `cost`: expected standard device-seconds, of which `prefill` are the prompt's. `passed`: the
+    cost of others that started while it was first and did not fit."""
 
-    __slots__ = ("here", "id", "key", "passed", "ticket")
+    __slots__ = ("cost", "here", "id", "key", "passed", "prefill", "ticket")
 
     def __init__(self, request_id: str, ticket: Ticket, serial: int) -> None:
         self.id = request_id
@@ -27,16 +28,8 @@ class Place:
         self.key: Key = (inf if ticket.deadline is None else ticket.deadline, ticket.arrival, serial)
         self.here = False
         self.passed = 0.0
-
-    @property
-    def cost(self) -> float:
-        """Expected standard device-seconds."""
-        return self.ticket.estimate.seconds
-
-    @property
-    def prefill(self) -> float:
-        """The prompt's part of it."""
-        return self.ticket.estimate.prefill_seconds
+        self.cost = ticket.estimate.seconds
+        self.prefill = ticket.estimate.prefill_seconds
 
 
 class Line:

@@ -19,7 +19,7 @@ from tailrace.control.limits.refusal import limit_name, limit_refusal
 from tailrace.control.tenants import Tenants
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Phase, Timeline
-from tailrace.policy import Quota
+from tailrace.policy import Quota, TenantPolicy
 
 if TYPE_CHECKING:
     from tailrace.control.run import Run
@@ -32,6 +32,7 @@ class OwnLimits:
         self._clock = clock
         self._metrics = metrics
         self._caps: dict[Quota, Amounts] = {}
+        self._known: dict[tuple[str, str], tuple[TenantPolicy, tuple[Account, ...]]] = {}  # of each tenant and key
         self._waiting: dict[str, Run] = {}
         self._expiry = Expiry(clock, self._expired)
 
@@ -42,13 +43,18 @@ class OwnLimits:
     def accounts(self, principal: Principal) -> tuple[Account, ...]:
         """Those that have any limit: the tenant's, and the key's own."""
         name = principal.tenant
+        policy, known = self._tenants[name], self._known.get((name, principal.key))
+        if known is not None and known[0] is policy:
+            return known[1]
         both = (
             Account(name, self._of(self._tenants[name].limits)),
             Account(f"{name}/{principal.key}", self._of(self._tenants.key_limits(principal))),
         )
         limited = tuple(account for account in both if any(account.caps))
         # The tenant's account comes first also when it has no limit: it names the line, and the place in Redis.
-        return both if limited == both[1:] else limited
+        accounts = both if limited == both[1:] else limited
+        self._known[name, principal.key] = (policy, accounts)
+        return accounts
 
     async def reserve(self, prepared: Sequence[Prepared], principal: Principal, timeline: Timeline) -> list[Hold]:
         """A hold for each request, all or none. Raises RateLimited, BudgetExhausted, InvalidRequest, Unavailable."""

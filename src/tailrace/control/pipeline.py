@@ -37,6 +37,7 @@ from tailrace.control.lengths import LengthBook
 from tailrace.control.limits.base import MICRO, LimitStore
 from tailrace.control.limits.memory import MemoryLimits
 from tailrace.control.own_limits import OwnLimits
+from tailrace.control.room import Room
 from tailrace.control.run import Run
 from tailrace.control.tenants import Tenants
 from tailrace.control.waiting import ALL, Waiting, class_scope, tenant_scope
@@ -46,6 +47,7 @@ from tailrace.observe.timeline import Phase, Timeline
 from tailrace.policy import DEFAULT_TENANT
 from tailrace.types import GenerateRequest, Health
 
+_PLACE_FREE, _STARTS_NOW = Admit("place_free"), Admit("starts_now")
 _DRAIN_RETRY = 5.0  # seconds after which another replica, or this one restarted, may take a refused request
 
 
@@ -161,14 +163,17 @@ class Pipeline:
         prepared = self._intake.prepare(requests, caller, timeline.opened)
         timeline.facts.update(_facts(prepared))
         timeline.enter(Phase.ADMISSION)
-        prediction = self.dispatch.foresight.predict(prepared[0].ticket)
-        decision = self._decide(place, prepared, prediction)
+        room = None if self.dispatch.queue else self.dispatch.room()
+        ticket = prepared[0].ticket
+        prediction = self.dispatch.foresight.predict(ticket, self.dispatch.around(ticket, room))
+        decision = self._decide(place, prepared, prediction, room)
         timeline.facts["admission"] = decision
         timeline.facts["predicted_ttft"] = prediction.ttft
         self._allow(decision, place.tenant)
         holds = await self.limits.reserve(prepared, caller.principal, timeline)
         try:
-            self._allow(at_the_door(0, 0, There((), 0, self._draining)), place.tenant)  # a store may take its time
+            if self._draining:  # a store may take its time
+                self._allow(at_the_door(0, 0, There((), 0, draining=True)), place.tenant)
         except TailraceError:
             self.limits.release(holds)
             raise
@@ -186,7 +191,8 @@ class Pipeline:
     def started(self, run: Run) -> None:
         """It has left the queue for the backend."""
         self._leave_the_waiting(run)
-        run.hold.start(run.spent())
+        if not run.hold.closed:
+            run.hold.start(run.spent())
 
     def withdraw(self, run: Run) -> None:
         """It is to end: where it waits it will not start any more. `leave` is still to come."""
@@ -244,12 +250,17 @@ class Pipeline:
 
     # --- inside
 
-    def _decide(self, place: Place, prepared: Sequence[Prepared], prediction: Prediction) -> Decision:
+    def _decide(
+        self, place: Place, prepared: Sequence[Prepared], prediction: Prediction, room: Room | None
+    ) -> Decision:
+        """`room`: None while somebody waits for it."""
         ticket = prepared[0].ticket
-        expected, policy = ticket.estimate, self.tenants.policy.classes.of(ticket.request_class)
-        tokens = sum(each.ticket.estimate.prompt_tokens for each in prepared)
-        room = None if self.dispatch.queue else self.dispatch.room()
+        expected = ticket.estimate
         fits = room is not None and room.fits(expected.sequences, expected.prompt_tokens)
+        if fits and not (prediction.wait or self._draining) and ticket.deadline is None:  # nothing can speak against it
+            return _STARTS_NOW
+        policy = self.tenants.policy.classes.of(ticket.request_class)
+        tokens = sum(each.ticket.estimate.prompt_tokens for each in prepared)
         standings = self._bounds.door(place.tenant, place.left, place.tokens)
         of_class = self._bounds.of_class(ticket.request_class)
         there = There((*standings, of_class), room.starts if room is not None else 0, self._draining)
@@ -292,6 +303,8 @@ class Pipeline:
 
     def _at_the_door(self, count: int, least_tokens: int, tenant: str) -> Admit | Reject:
         """Room is looked up only where it matters. While somebody waits for it there is room for nobody."""
+        if not self._draining and self._bounds.free(tenant, count, max(least_tokens, 1)):
+            return _PLACE_FREE
         standings = self._bounds.door(tenant)
         decision = at_the_door(count, least_tokens, There(standings, 0, self._draining))
         if isinstance(decision, Admit) or self.dispatch.queue or self._draining:

@@ -15,6 +15,8 @@ from tailrace.errors import Unauthorized
 from tailrace.policy import DEFAULT_TENANT, PRIORITIES, SCOPES, Policy, Quota, TenantPolicy
 
 ANONYMOUS = Principal(DEFAULT_TENANT, "", frozenset(("inference",)))
+_UNLIMITED = Quota()
+_CEILINGS = {name: Band(place) for place, name in enumerate(PRIORITIES)}
 
 
 class Tenants:
@@ -24,6 +26,7 @@ class Tenants:
         self.policy = policy = policy or Policy()
         self._tenants = {tenant.name: tenant for tenant in policy.tenants}
         self._tenants.setdefault(DEFAULT_TENANT, TenantPolicy(DEFAULT_TENANT))
+        self._weight = self._weights()
         self._key_limits = {(t.name, key.name): key.limits for t in policy.tenants for key in t.keys}
         self._ring = KeyRing([*_configured(policy), *_plain(plain, ("inference",)), *_plain(admin, SCOPES)])
 
@@ -62,10 +65,10 @@ class Tenants:
 
     def key_limits(self, principal: Principal) -> Quota:
         """What the key may beside its tenant's own limits."""
-        return self._key_limits.get((principal.tenant, principal.key), Quota())
+        return self._key_limits.get((principal.tenant, principal.key), _UNLIMITED)
 
     def ceiling(self, name: str) -> Band:
-        return Band(PRIORITIES.index(self._tenants[name].priority))
+        return _CEILINGS[self._tenants[name].priority]
 
     def salt(self, name: str) -> bytes:
         """Keeps the prefix caches of tenants apart, so that nobody learns from timing what others ask."""
@@ -74,12 +77,16 @@ class Tenants:
 
     def waiting_share(self, name: str) -> float:
         """The part of all waiting places that this tenant has for itself."""
-        return self._tenants[name].weight / sum(tenant.weight for tenant in self._tenants.values())
+        return self._tenants[name].weight / self._weight
 
     def change(self, name: str, **fields: object) -> TenantPolicy:
         """Other limits or another weight from now on; KeyError for a tenant that is not there."""
         self._tenants[name] = replace(self._tenants[name], **fields)  # type: ignore[arg-type]
+        self._weight = self._weights()
         return self._tenants[name]
+
+    def _weights(self) -> float:
+        return sum(tenant.weight for tenant in self._tenants.values())
 
 
 def _configured(policy: Policy) -> Iterator[tuple[str, str, Principal]]:

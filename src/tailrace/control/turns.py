@@ -138,7 +138,9 @@ class Turns:
             if not again:
                 self._lift(account)
             self._backlogged[ticket.tenant] = account  # others of it may have started meanwhile, the last of them
-        line = account.lines.setdefault(ticket.request_class, Line())
+        line = account.lines.get(ticket.request_class)
+        if line is None:
+            line = account.lines[ticket.request_class] = Line()
         line.push(place)
         account.waiting += 1
         account.open += not again
@@ -146,7 +148,10 @@ class Turns:
         self.seconds += place.cost
         self.prefill += place.prefill
         if not line.listed:
-            self._lanes.setdefault(ticket.request_class, _Lane()).enlist(account, line)
+            lane = self._lanes.get(ticket.request_class)
+            if lane is None:
+                lane = self._lanes[ticket.request_class] = _Lane()
+            lane.enlist(account, line)
 
     def first(self, closed: Callable[[str], bool], held: frozenset[str] = frozenset()) -> Place | None:
         """The request whose turn it is, of the classes that are not closed and the tenants that are not held; those are

@@ -57,9 +57,8 @@ class Metrics:
         self._ttft = _histogram("ttft_seconds", "From the socket to the first token", kind, registry)
         self._e2e = _histogram("e2e_seconds", "From the socket to the end of the answer", kind, registry)
         self._tpot = _histogram("tpot_seconds", "Mean time per token after the first", kind, registry, _TOKEN_SECONDS)
-        self._prompt = _counter("prompt_tokens", "Prompt tokens of requests that were started", registry)
-        self._cached = _counter("cached_tokens", "Prompt tokens found in the prefix cache", registry)
-        self._generated = _counter("generated_tokens", "Tokens generated", registry)
+        self._tokens = _Tokens()
+        registry.register(self._tokens)
         self._recomputed = _counter("recomputed_tokens", "Tokens computed again after preemption", registry)
         self._preemptions = _counter("preemptions", "Sequences that were preempted", registry)
         self._bound: dict[tuple[object, ...], Any] = {}  # families with their labels: finding one anew costs more
@@ -89,15 +88,16 @@ class Metrics:
         self.registry.register(_Predictions(quantiles))
 
     def tokens(self, generated: int) -> None:
-        self._generated.inc(generated)
+        self._tokens.generated += generated
 
     def prefilled(self, prompt_tokens: int, cached_tokens: int) -> None:
-        self._prompt.inc(prompt_tokens)
-        self._cached.inc(cached_tokens)
+        self._tokens.prompt += prompt_tokens
+        self._tokens.cached += cached_tokens
 
     def preempted(self, times: int, recomputed_tokens: int) -> None:
-        self._preemptions.inc(times)
-        self._recomputed.inc(recomputed_tokens)
+        if times or recomputed_tokens:
+            self._preemptions.inc(times)
+            self._recomputed.inc(recomputed_tokens)
 
     def rejected(self, reason: str) -> None:
         self._of(self._rejects, reason).inc()
@@ -147,6 +147,22 @@ class Metrics:
 
 def _acceptance(load: LoadReport) -> float:
     return load.accepted_tokens / load.drafted_tokens if load.drafted_tokens else 0.0
+
+
+class _Tokens(Collector):
+    """Counted with each step of each request, so as plain numbers: the library's counters lock."""
+
+    def __init__(self) -> None:
+        self.prompt = self.cached = self.generated = 0
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            "tailrace_prompt_tokens", "Prompt tokens of requests that were started", value=self.prompt
+        )
+        yield CounterMetricFamily(
+            "tailrace_cached_tokens", "Prompt tokens found in the prefix cache", value=self.cached
+        )
+        yield CounterMetricFamily("tailrace_generated_tokens", "Tokens generated", value=self.generated)
 
 
 class _Predictions(Collector):

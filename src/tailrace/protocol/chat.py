@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -22,7 +21,7 @@ from tailrace.text.parsers.dialect import Dialect
 from tailrace.text.template import NO_TEMPLATE
 from tailrace.text.tokenizer import clean_text
 from tailrace.text.tool_prompt import with_tools
-from tailrace.types import GenerateRequest, Traits
+from tailrace.types import GenerateRequest
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 _OTHER_PARTS = frozenset(("image_url", "input_image", "input_audio", "audio", "video_url", "file", "refusal"))
@@ -49,6 +48,13 @@ class Message(Part):
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: Items[dict[str, Any]] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """What is said beside content and calls. Most messages have nothing but their role there."""
+        if self.model_extra:
+            return self.model_dump(exclude_none=True, exclude={"content", "tool_calls"})
+        known = {"role": self.role, "name": self.name, "tool_call_id": self.tool_call_id}
+        return {name: value for name, value in known.items() if value is not None}
 
 
 class Conversation(Shape):
@@ -128,9 +134,10 @@ class ChatRequest(Conversation, PromptFields, Restricted, Generation):
         if found is not None:
             grammar = tool_grammar(found, dialect, grammar)
         sampling = self.restrict(sampling, grammar, tokenizer, limits)
-        self.wish().check(dialect)
+        wish = self.wish()
+        wish.check(dialect)
         text = self.render(template, tokenizer, self.uncut(limits), dialect)
-        prompt, thought = tokenizer.encode_rendered(text), thinking(self.wish(), dialect.reasoning, text)
+        prompt, thought = tokenizer.encode_rendered(text), thinking(wish, dialect.reasoning, text)
         if not len(prompt):
             raise TemplateRefused("the chat template makes an empty prompt of these messages", param="messages")
         asked = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
@@ -160,10 +167,8 @@ class ChatRequest(Conversation, PromptFields, Restricted, Generation):
         super().check(limits)
         self.check_prompt(limits, stream=bool(self.stream))
 
-    def traits(self, route: str) -> Traits:
-        said = super().traits(route)
-        used = any(message.role == "tool" or message.tool_calls for message in self.messages)
-        return replace(said, tools=bool(used or self.tools))
+    def uses_tools(self) -> bool:
+        return bool(self.tools) or any(message.role == "tool" or message.tool_calls for message in self.messages)
 
     def _logprobs(self, limits: Limits) -> int | None:
         top = self.top_logprobs
@@ -177,7 +182,7 @@ class ChatRequest(Conversation, PromptFields, Restricted, Generation):
 
 def _turn(message: Message, dialect: Dialect, where: str) -> dict[str, Any]:
     """The message as templates expect it: absent fields are absent, parts are text parts."""
-    turn = message.model_dump(exclude_none=True, exclude={"content", "tool_calls"})
+    turn = message.plain()
     if message.tool_calls:
         turn["tool_calls"] = past_calls(message.tool_calls, dialect, f"{where}.tool_calls")
     content = message.content

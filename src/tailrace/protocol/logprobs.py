@@ -29,7 +29,7 @@ class CompletionLogprobs:
     """The columns of a completion's `logprobs`. One per choice, so that text offsets run on from chunk to chunk."""
 
     def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder: codecs.IncrementalDecoder | None = None  # few answers have any
         self._offset = 0
 
     def columns(self, tokens: Iterable[TokenLogprob]) -> dict[str, list[object]]:
@@ -38,12 +38,13 @@ class CompletionLogprobs:
         values: list[object] = []
         tops: list[object] = []
         offsets: list[object] = []
+        decoder = self._decoder = self._decoder or codecs.getincrementaldecoder("utf-8")("replace")
         for token in tokens:
             names.append(_name(token.data))
             values.append(_finite(token.logprob))
             tops.append(_top(token))
             offsets.append(self._offset)
-            self._offset += len(self._decoder.decode(token.data))
+            self._offset += len(decoder.decode(token.data))
         return {"tokens": names, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
 

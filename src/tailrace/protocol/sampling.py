@@ -123,14 +123,15 @@ class Sampling(Shape):
             presence_penalty=_or(self.presence_penalty, 0.0),
             frequency_penalty=_or(self.frequency_penalty, 0.0),
             repetition_penalty=_or(self.repetition_penalty, 1.0),
-            logit_bias=_logit_bias(self.logit_bias or {}, limits.vocab_size),
+            logit_bias=_logit_bias(self.logit_bias, limits.vocab_size) if self.logit_bias else (),
             seed=secrets.randbits(63) if self.seed is None else self.seed % 2**64,
             logprobs=logprobs,
         )
 
     def grammar(self) -> Grammar | None:
         """What the answer must look like. Raises InvalidRequest for contradictions and what is no grammar at all."""
-        return grammar_of({name: getattr(self, name) for name in FIELDS})
+        asked = {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
+        return grammar_of(asked) if asked else None
 
     def stopping(self, limits: Limits, max_tokens: int) -> StopConditions:
         """Raises InvalidRequest for an empty stop string, an id outside the vocabulary, min_tokens > max_tokens."""
@@ -142,7 +143,7 @@ class Sampling(Shape):
         return StopConditions(
             max_tokens=max_tokens,
             min_tokens=minimum,
-            strings=_stop_strings(self.stop, limits.max_stop_strings),
+            strings=() if self.stop is None else _stop_strings(self.stop, limits.max_stop_strings),
             token_ids=tuple(dict.fromkeys(check_ids(self.stop_token_ids or [], limits.vocab_size, "stop_token_ids"))),
             ignore_eos=bool(self.ignore_eos),
             include_stop_string=bool(self.include_stop_str_in_output),
@@ -168,7 +169,11 @@ class Generation(Sampling):
 
     def traits(self, route: str) -> Traits:
         """What it says of itself besides its size."""
-        return Traits(route=route, service_tier=self.service_tier or "", priority=self.priority or 0)
+        tier, priority = self.service_tier or "", self.priority or 0
+        return Traits(route=route, service_tier=tier, priority=priority, tools=self.uses_tools())
+
+    def uses_tools(self) -> bool:
+        return False
 
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -237,8 +242,8 @@ def _logit_bias(bias: dict[str, float], vocab_size: int) -> tuple[tuple[int, flo
     return tuple(sorted(entries.items()))
 
 
-def _stop_strings(stop: str | list[str] | None, most: int) -> tuple[str, ...]:
-    strings = [stop] if isinstance(stop, str) else stop or []
+def _stop_strings(stop: str | list[str], most: int) -> tuple[str, ...]:
+    strings = [stop] if isinstance(stop, str) else stop
     if len(strings) > most:
         raise InvalidRequest(f"stop has {len(strings)} strings; at most {most} are allowed", param="stop")
     for text in strings:

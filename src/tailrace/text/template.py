@@ -161,7 +161,7 @@ class ChatTemplate:
         return [self._message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
     def _message(self, message: Message, field: str) -> dict[str, Any]:
-        if not isinstance(message, Mapping):
+        if type(message) is not dict and not isinstance(message, Mapping):  # what checks for mappings is slow
             raise InvalidRequest(f"{field} must be an object", param=field)
         content = message.get("content")
         if not isinstance(content, list | tuple):
@@ -188,7 +188,7 @@ class ChatTemplate:
 
 def _collect(template: Template, values: dict[str, Any]) -> str:
     pieces, size = [], 0
-    for piece in template.generate(values):
+    for piece in template.root_render_func(template.new_context(values)):
         pieces.append(piece)
         size += len(piece)
         if size > MAX_OUTPUT:
@@ -200,11 +200,13 @@ def _compile(sandbox: Sandbox, source: str, origin: str, error: type[TailraceErr
     if len(source) > MAX_SOURCE:
         raise error(f"{origin} has {len(source)} characters; at most {MAX_SOURCE} are accepted")
     try:
-        return sandbox.from_string(source)
+        template = sandbox.from_string(source)
+        template.globals = dict(template.globals)  # each rendering copies them, which is slow of Jinja's own chain
     except TemplateSyntaxError as problem:
         raise error(f"{origin}, line {problem.lineno}: {problem.message}") from None
     except Exception as problem:  # nested beyond what the compiler takes
         raise error(f"{origin} cannot be compiled: {problem or type(problem).__name__}") from None
+    return template
 
 
 def _reason(error: Exception) -> str:

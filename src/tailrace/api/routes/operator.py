@@ -41,7 +41,7 @@ async def patch_tenant(request: Request, name: str) -> Response:
     """Another weight, priority, mode or other limits, from the next decision on: `{"weight": 2}`,
     `{"limits": {"requests_per_minute": 60}}`. What is not named stays; a restart forgets it."""
     found = state_of(request)
-    body = await read_body(request.headers, request.receive, found.config.api.max_body_bytes)
+    body = await read_body(request.scope, request.receive, found.config.api.max_body_bytes)
     tenant = change_tenant(found.pipeline, name, _object(body))
     return _json({"name": name, "weight": tenant.weight, "priority": tenant.priority, "limits": asdict(tenant.limits)})
 

@@ -50,7 +50,7 @@ async def detokenize(request: Request) -> Response:
 
 
 async def _body(request: Request, state: AppState) -> bytes:
-    return await read_body(request.headers, request.receive, state.config.api.max_body_bytes)
+    return await read_body(request.scope, request.receive, state.config.api.max_body_bytes)
 
 
 def _json(body: dict[str, Any], asked: Shape) -> Response:
