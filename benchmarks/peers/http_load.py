@@ -29,6 +29,11 @@ class Answer:
         return (self.seconds - self.ttft) / max(self.tokens - 1, 1)
 
 
+def client() -> aiohttp.ClientSession:
+    """A connection for each request: a server may close an idle one just as the next request is written to it."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=TIMEOUT)
+
+
 async def complete(session: aiohttp.ClientSession, server: Server, prompt: list[int], tokens: int) -> Answer:
     """Raises RuntimeError with the server's words when it does not make exactly `tokens` tokens."""
     body: dict[str, Any] = {"model": server.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
@@ -53,8 +58,7 @@ async def complete(session: aiohttp.ClientSession, server: Server, prompt: list[
 
 async def together(server: Server, prompts: list[list[int]], tokens: int) -> tuple[float, list[Answer]]:
     """All at once; the seconds of the whole run."""
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as session:
+    async with client() as session:
         begin = time.perf_counter()
         answers = await asyncio.gather(*(complete(session, server, prompt, tokens) for prompt in prompts))
         return time.perf_counter() - begin, answers
@@ -82,7 +86,7 @@ class Mixed:
 
     async def run(self) -> list[Answer]:
         """The short requests' answers."""
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=TIMEOUT) as session:
+        async with client() as session:
             longs = [asyncio.create_task(self._longs(session, i)) for i in range(self._mixture.longs_at_once)]
             try:
                 lanes = await asyncio.gather(*(self._lane(session, lane) for lane in range(self._mixture.lanes)))
