@@ -70,6 +70,10 @@ class ControlConfig:
         "", "redis://HOST:PORT/DB keeps tenants' limits for several gateways; empty: in process", unit="url"
     )
     limits_lease: float = knob(30.0, "time after which a dead gateway's holds in Redis are free", unit="seconds", low=1)
+    limits_timeout: float = knob(1.0, "longest wait for Redis, of a whole call", unit="seconds", low=0.001)
+    limits_down: str = knob(
+        "refuse", "what has limits while Redis does not answer; admit: unchecked", choices=("refuse", "admit")
+    )
     drain_timeout: float = knob(30.0, "time running requests get after SIGTERM", unit="seconds", low=0)
 
 

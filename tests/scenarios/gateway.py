@@ -11,13 +11,13 @@ import sys
 from tailrace.api.server import serve
 from tailrace.backends.fake import FakeBackend
 from tailrace.backends.faulty import Fault, FaultyBackend, Kind
-from tailrace.control.limits import redis
 from tailrace.control.limits.redis import RedisLimits
 from tailrace.policy import DEFAULT_TENANT, Policy, Quota, TenantPolicy
 from tailrace.types import GenerateRequest
 from tests.serving import make_state
 
 LONG = 400  # tokens
+PATIENT = 120.0  # seconds: a busy machine is no Redis that is gone
 QUOTA = Quota(requests_per_minute=50, output_tokens_per_minute=100_000, concurrency=400)
 POLICY = Policy((TenantPolicy(DEFAULT_TENANT, limits=QUOTA),))
 
@@ -28,9 +28,8 @@ def hangs(request: GenerateRequest) -> Fault | None:
 
 
 async def main(url: str, lease: float) -> None:
-    redis._TIMEOUT = 120.0  # a busy machine is no Redis that is gone
     backend = FaultyBackend(FakeBackend(max_sequences=64, step_seconds=0.002), hangs)
-    state = make_state(backend, policy=POLICY, store=RedisLimits(url, lease))
+    state = make_state(backend, policy=POLICY, store=RedisLimits(url, lease, timeout=PATIENT))
     await serve(state, on_listening=lambda address: print(address, flush=True))
     await state.pipeline.close()
 

@@ -40,7 +40,7 @@ async def settled(store: RedisLimits) -> tuple[float, ...]:
 
 async def test_two_gateways_keep_one_limit_and_a_killed_one_leaves_nothing_stuck(tmp_path: Path) -> None:
     with redis_server(tmp_path) as url:
-        store = RedisLimits(url, LEASE)
+        store = RedisLimits(url, LEASE, timeout=20.0)
         async with (
             gateway(url) as (_, first),
             gateway(url) as (killed, second),

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 
 class OwnLimits:
-    def __init__(self, tenants: Tenants, store: LimitStore, clock: Clock, metrics: Metrics) -> None:
-        self.limiter = Limiter(store)
+    def __init__(
+        self, tenants: Tenants, store: LimitStore, clock: Clock, metrics: Metrics, *, admit_unchecked: bool = False
+    ) -> None:
+        self.limiter = Limiter(store, admit_unchecked=admit_unchecked)
         self._tenants = tenants
         self._clock = clock
         self._metrics = metrics

@@ -98,7 +98,9 @@ class Pipeline:
         self.tenants = tenants or Tenants()
         self.waiters = Waiting()
         self.dispatch = Dispatch(backend, clock, lengths=lengths, expired=self._waited_too_long)
-        self.limits = OwnLimits(self.tenants, store or MemoryLimits(clock), clock, metrics)
+        self.limits = OwnLimits(
+            self.tenants, store or MemoryLimits(clock), clock, metrics, admit_unchecked=config.limits_down == "admit"
+        )
         self.device_seconds: defaultdict[str, float] = defaultdict(float)  # standard, of ended requests, by tenant
         self._config = config
         self._intake = Intake(self.tenants, self.dispatch.estimator, config, clock)

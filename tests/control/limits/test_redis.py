@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tailrace.clock import ManualClock
 from tailrace.control.limits.base import NOTHING, Account, Amounts, Ask, Change, Kind
+from tailrace.control.limits.limiter import Limiter
 from tailrace.control.limits.memory import MemoryLimits
 from tailrace.control.limits.redis import RedisLimits
 from tailrace.errors import ConfigError, Unavailable
@@ -27,6 +28,7 @@ pytestmark = needs_redis
 
 ROOT = Path(__file__).resolve().parents[3]
 LEASE = 30.0
+PATIENT = 20.0  # seconds: how fast a busy machine answers is not what is tested
 TIME = "redis.call('TIME')"
 
 
@@ -38,7 +40,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @asynccontextmanager
 async def store(url: str, lease: float = LEASE) -> AsyncIterator[RedisLimits]:
-    limits = RedisLimits(url, lease)
+    limits = RedisLimits(url, lease, timeout=PATIENT)
     try:
         yield limits
     finally:
@@ -49,7 +51,7 @@ class TimedLimits(RedisLimits):
     """With a clock that the test moves, in the place of the server's own."""
 
     def __init__(self, url: str, lease: float) -> None:
-        super().__init__(url, lease)
+        super().__init__(url, lease, timeout=PATIENT)
         text: str = self._script.script  # type: ignore[assignment]
         assert TIME in text
         self._script = self._client.register_script(text.replace(TIME, "redis.call('MGET', 'seconds', 'micros')"))
@@ -152,12 +154,10 @@ def test_the_script_does_what_the_store_in_memory_does(
 GATEWAY = """
 import asyncio, json, sys
 from tailrace.control.limits.base import Account, Amounts, Ask, Change
-from tailrace.control.limits import redis
 from tailrace.control.limits.redis import RedisLimits
 
 async def main(url, me, tries):
-    redis._TIMEOUT = 120.0
-    store, to = RedisLimits(url, 600.0), Account("burst", Amounts(requests=50, output_tokens=1000))
+    store, to = RedisLimits(url, 600.0, timeout=120.0), Account("burst", Amounts(requests=50, output_tokens=1000))
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     ask = Ask(Amounts(requests=1), Amounts(output_tokens=10))
@@ -230,6 +230,121 @@ async def test_without_a_server_nobody_is_let_in() -> None:
         with pytest.raises(Unavailable) as caught:
             await limits.reserve("h", (Account("t", Amounts(requests=1)),), Ask(Amounts(requests=1), NOTHING))
         assert caught.value.code == "limits_unavailable"
+
+
+ONE = Ask(Amounts(requests=1), NOTHING)
+TO = Account("t", Amounts(requests=100))
+IMPATIENT = 0.05  # seconds: for a Redis that answers nothing however long it takes
+
+
+class Asked(RedisLimits):
+    """Counts what it sends. Who has only its own Redis can let it hang: scripts wait then, and nothing else does."""
+
+    sent = 0
+
+    def __init__(self, url: str, clock: ManualClock) -> None:
+        super().__init__(url, LEASE, timeout=PATIENT, clock=clock)
+        script = self._script
+
+        async def counted(**arguments: Any) -> Any:
+            self.sent += 1
+            return await script(**arguments)
+
+        self._script = counted  # type: ignore[assignment]
+
+    async def hang(self) -> None:
+        await self._client.execute_command("CLIENT", "PAUSE", 10**9, "WRITE")
+        self._timeout = IMPATIENT
+
+    async def go_on(self) -> None:
+        await self._client.execute_command("CLIENT", "UNPAUSE")
+        self._timeout = PATIENT
+
+
+@asynccontextmanager
+async def own_redis(folder: Path, clock: ManualClock) -> AsyncIterator[Asked]:
+    with redis_server(folder) as address:
+        limits = Asked(address, clock)
+        try:
+            yield limits
+        finally:
+            await limits.close()
+
+
+async def test_a_hung_redis_costs_one_caller_its_timeout_and_the_others_nothing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with own_redis(tmp_path, clock) as limits:
+        assert (await limits.reserve("a", (TO,), ONE)).kind is Kind.GRANTED
+        await limits.hang()
+        for number in range(5):
+            with pytest.raises(Unavailable) as caught:
+                await limits.reserve(f"b{number}", (TO,), ONE)
+            assert (caught.value.code, caught.value.retry_after) == ("limits_unavailable", 1.0)
+        assert limits.sent == 2
+        clock.advance(1.0)
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await limits.standing(TO)
+        assert limits.sent == 3
+
+
+async def test_a_hung_redis_is_asked_again_once_the_pause_is_over(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with own_redis(tmp_path, clock) as limits:
+        await limits.hang()
+        with pytest.raises(Unavailable):
+            await limits.standing(TO)
+        await limits.go_on()
+        with pytest.raises(Unavailable):
+            await limits.standing(TO)
+        assert limits.sent == 1
+        clock.advance(1.0)
+        assert (await limits.standing(TO))[0] == NOTHING
+        assert (await limits.reserve("a", (TO,), ONE)).kind is Kind.GRANTED
+
+
+async def test_what_is_let_in_unchecked_is_counted_when_redis_answers_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with own_redis(tmp_path, clock) as limits:
+        limiter = Limiter(limits, admit_unchecked=True)
+        await limits.hang()
+        hold, outcome = await limiter.reserve((TO,), ONE)
+        assert (outcome.kind, hold.granted) == (Kind.GRANTED, True)
+        await limits.go_on()
+        clock.advance(1.0)
+        hold.settle(Amounts(requests=1, output_tokens=7))
+        await asyncio.gather(*limiter._tasks)
+        held, level = await limits.standing(TO)
+        assert (held, round(level[0])) == (NOTHING, 1)
+        await limiter.close()
+
+
+async def test_a_server_that_takes_connections_and_never_says_a_word_is_not_waited_for() -> None:
+    """As the kernel does for a Redis that is stopped: nobody answers, and no connection is refused."""
+    leaves = asyncio.Event()
+
+    async def mute(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await leaves.wait()
+        writer.close()
+
+    async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
+        limits = Asked(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0", ManualClock())
+        limits._timeout = IMPATIENT
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                await limits.reserve("a", (TO,), ONE)
+        assert limits.sent == 1
+        await limits.close()
+        leaves.set()
+
+
+async def test_what_redis_refuses_itself_makes_nobody_else_wait(tmp_path: Path) -> None:
+    async with own_redis(tmp_path, ManualClock()) as limits:
+        await limits._client.set("{tailrace:t}:leases", "not a set")
+        with pytest.raises(Unavailable):
+            await limits.reserve("a", (TO,), ONE)
+        other = Account("other", Amounts(requests=100))
+        assert (await limits.reserve("b", (other,), ONE)).kind is Kind.GRANTED
 
 
 def test_a_wrong_address_is_told_at_start() -> None:

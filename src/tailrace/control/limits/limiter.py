@@ -101,8 +101,10 @@ class _Line:
 
 
 class Limiter:
-    def __init__(self, store: LimitStore) -> None:
+    def __init__(self, store: LimitStore, *, admit_unchecked: bool = False) -> None:
+        """`admit_unchecked`: while the store does not answer, requests are let in, and told to it when it does."""
         self.store = store
+        self._admit_unchecked = admit_unchecked
         self._lines: dict[tuple[str, ...], _Line] = {}
         self._live: dict[str, Hold] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,14 +116,15 @@ class Limiter:
         return sum(not hold.closed for line in self._lines.values() for hold, _ in line.waiting)
 
     async def reserve(self, accounts: Sequence[Account], ask: Ask) -> tuple[Hold, Outcome]:
-        """OVER, EXHAUSTED and NEVER hold nothing (unless forced); PARTIAL has to `wait`. Raises Unavailable."""
+        """OVER, EXHAUSTED and NEVER hold nothing (unless forced); PARTIAL has to `wait`. Raises Unavailable when the
+        store does not answer, unless requests are let in unchecked then."""
         line = self._lines.get(_key(accounts))
         if line is not None and line.waiting and not ask.force:
             ask = Ask(ask.exact, ask.learned, line=True)
         hold = Hold(self, accounts, ask)
         if not accounts:
             return hold, hold.outcome
-        outcome = hold.outcome = await self.store.reserve(hold.id, accounts, ask)
+        outcome = hold.outcome = await self._reserved(hold)
         if outcome.kind >= Kind.OVER and not ask.force:
             hold.closed = True
             return hold, outcome
@@ -168,6 +171,14 @@ class Limiter:
 
     # --- inside
 
+    async def _reserved(self, hold: Hold) -> Outcome:
+        try:
+            return await self.store.reserve(hold.id, hold.accounts, hold.ask)
+        except Unavailable:
+            if not self._admit_unchecked:
+                raise
+            return Outcome(Kind.GRANTED)
+
     async def _serve(self, key: tuple[str, ...], line: _Line) -> None:
         """Let the first of a line in when it fits, then the next."""
         try:
@@ -190,7 +201,7 @@ class Limiter:
         try:
             outcome = await self.store.grow(hold.id, hold.accounts, hold.ask)
         except Unavailable:
-            return _TRY_AGAIN
+            return None if self._admit_unchecked else _TRY_AGAIN
         if outcome.kind is Kind.GRANTED or hold.ask.force:
             return None
         hold.outcome = outcome

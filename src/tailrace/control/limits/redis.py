@@ -1,25 +1,29 @@
 """Limits kept in Redis, for several gateways: one script call is one atomic operation. Needs the `redis` extra.
 
-A gateway that dies leaves its holds to their leases. When Redis cannot be reached, what has a limit is refused with
-503 and what ends is told later (`limiter`): a limit that is sometimes not kept would be none.
+A gateway that dies leaves its holds to their leases. A Redis that cannot be reached, or hangs, costs the first caller
+`timeout` seconds and the others nothing (`circuit`): their calls raise Unavailable at once. What that means for a
+request, and that what ends is told later, is the `limiter`'s.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from tailrace.clock import Clock, SystemClock
 from tailrace.control.limits.base import MICRO, NOTHING, Account, Amounts, Ask, Change, Kind, Outcome
+from tailrace.control.limits.circuit import Circuit
 from tailrace.errors import ConfigError, Unavailable
 from tailrace.knobs import without_password
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-_TIMEOUT = 5.0  # seconds for a free connection, to connect, and for an answer; nothing is sent twice
+_PAUSE = 1.0  # seconds between tries of a Redis that did not answer
 _CONNECTIONS = 8
 _SIZE = len(Amounts._fields)
 
@@ -27,8 +31,9 @@ _SIZE = len(Amounts._fields)
 class RedisLimits:
     shared = True
 
-    def __init__(self, url: str, lease: float) -> None:
-        """`url` as `redis://HOST:PORT/DB`. Raises ConfigError for a wrong one, or without the package."""
+    def __init__(self, url: str, lease: float, *, timeout: float = 1.0, clock: Clock | None = None) -> None:
+        """`url` as `redis://HOST:PORT/DB`; `timeout` seconds for a whole call: a free connection, connecting, sending
+        once, the answer. Raises ConfigError for a wrong address, or without the package."""
         try:
             from redis import asyncio as library  # noqa: PLC0415 - an extra
             from redis.asyncio.retry import Retry  # noqa: PLC0415
@@ -40,8 +45,8 @@ class RedisLimits:
         _check(url)
         try:
             pool = library.BlockingConnectionPool.from_url(
-                url, max_connections=_CONNECTIONS, timeout=_TIMEOUT, socket_timeout=_TIMEOUT,
-                socket_connect_timeout=_TIMEOUT, health_check_interval=30, retry=Retry(NoBackoff(), 0),
+                url, max_connections=_CONNECTIONS, timeout=timeout, socket_timeout=timeout,
+                socket_connect_timeout=timeout, health_check_interval=30, retry=Retry(NoBackoff(), 0),
                 decode_responses=True,
             )  # fmt: skip
         except ValueError as error:
@@ -50,6 +55,8 @@ class RedisLimits:
             ) from None
         self._client: Redis = library.Redis.from_pool(pool)
         self.lease = lease
+        self._timeout = timeout
+        self._circuit = Circuit(clock or SystemClock(), _PAUSE)
         text = resources.files(__package__).joinpath("script.lua").read_text(encoding="utf-8")
         self._script = self._client.register_script(text)
 
@@ -81,19 +88,26 @@ class RedisLimits:
         flags: tuple[int, int, int],
         rows: Sequence[Amounts],
     ) -> Any:
-        from redis.exceptions import RedisError  # noqa: PLC0415 - an extra
+        from redis.exceptions import RedisError, ResponseError  # noqa: PLC0415 - an extra
 
         arguments: list[str | int] = [op, hold, round(self.lease * MICRO), *flags, len(accounts)]
         for account in accounts:
             arguments += [account.name, *account.caps]
         for row in rows:
             arguments += row
+        if not self._circuit.allows():
+            raise _unavailable("the last call failed")
         try:
-            return await self._script(keys=[_prefix(accounts[0].name)], args=arguments)
+            async with asyncio.timeout(self._timeout):
+                answer = await self._script(keys=[_prefix(accounts[0].name)], args=arguments)
         except (RedisError, OSError, TimeoutError) as error:
-            raise Unavailable(
-                f"The limits cannot be checked: {type(error).__name__}", code="limits_unavailable", retry_after=1.0
-            ) from error
+            if isinstance(error, ResponseError):  # an answer, if not one that helps this caller
+                self._circuit.succeeded()
+            else:
+                self._circuit.failed(error)
+            raise _unavailable(type(error).__name__) from error
+        self._circuit.succeeded()
+        return answer
 
 
 def _check(url: str) -> None:
@@ -107,6 +121,10 @@ def _check(url: str) -> None:
             f"control.limits_url = {without_password(url)!r}: accepted is redis://HOST:PORT/DB, DB a number",
             param="control.limits_url",
         )
+
+
+def _unavailable(why: str) -> Unavailable:
+    return Unavailable(f"The limits cannot be checked: {why}", code="limits_unavailable", retry_after=_PAUSE)
 
 
 def _prefix(account: str) -> str:

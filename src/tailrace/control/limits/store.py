@@ -14,4 +14,4 @@ def limit_store(config: ControlConfig, clock: Clock) -> LimitStore:
         return MemoryLimits(clock)
     from tailrace.control.limits.redis import RedisLimits  # noqa: PLC0415 - only where it is asked for
 
-    return RedisLimits(config.limits_url, config.limits_lease)
+    return RedisLimits(config.limits_url, config.limits_lease, timeout=config.limits_timeout, clock=clock)
