@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "tailrace"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-BASE = ("types", "errors", "clock", "knobs", "policy", "config", "units", "traces", "figures", "options")
+BASE = ("frozen", "types", "errors", "clock", "knobs", "policy", "config", "units", "traces", "figures", "options")
 LAYERS = (
     BASE,
     ("bench",),

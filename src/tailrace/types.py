@@ -1,4 +1,4 @@
-"""Shared nouns of the request path. Imports nothing of tailrace."""
+"""Shared nouns of the request path. Imports nothing of tailrace but how they are made."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from tailrace.frozen import frozen
 
 Tokens = npt.NDArray[np.int32]  # one-dimensional
 
@@ -19,7 +21,7 @@ class FinishReason(StrEnum):
     ERROR = "error"  # this request's own processing failed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Traits:
     """What a request says of itself besides its size. Texts are the caller's own words; empty where it said nothing.
 
@@ -34,7 +36,7 @@ class Traits:
     attachments: int = 0  # parts that are no text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SamplingParams:
     """How tokens are chosen. Validated at the door (protocol); the engine trusts it.
 
@@ -57,7 +59,7 @@ class SamplingParams:
     bad_words: tuple[tuple[int, ...], ...] = ()  # the last token of none of them comes behind the others
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopConditions:
     """When a choice ends. `max_tokens` is already clamped to what the context leaves."""
 
@@ -98,7 +100,7 @@ class Thinking:
     budget: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GenerateRequest:
     """One request as every backend sees it: `n` choices over one prompt.
 
@@ -140,7 +142,7 @@ class TokenLogprob:
     top: tuple[tuple[int, bytes, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineFacts:
     """What happened to a choice inside a backend, for the request's Timeline. Times are on the injected clock.
 
@@ -184,7 +186,7 @@ class TokenEvent:
     facts: EngineFacts | None = None  # on a choice's last event, from backends that know them
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Usage:
     prompt_tokens: int
     completion_tokens: int
@@ -219,7 +221,7 @@ class Capabilities:
     costs: StepCosts = field(default_factory=StepCosts)  # standard: calibrated once, then frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadReport:
     """How busy a backend is; cheap to make, a moment old at most."""
 
@@ -256,7 +258,7 @@ class Prefill(NamedTuple):
     background: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outlook:
     """What a backend is in the middle of, for predictions. Counts are as they will be when the step that runs ends.
 

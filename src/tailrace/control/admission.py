@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tailrace.errors import QueueFull, TailraceError, Unavailable
+from tailrace.frozen import frozen
 
 UNBOUNDED = 2**62
 
@@ -60,7 +61,7 @@ class Reject:
 Decision = Admit | Wait | AsJob | Reject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Standing:
     """Who waits in one scope - `all`, a tenant, a class - and how much may. From the door on, wherever they are.
 
@@ -74,7 +75,7 @@ class Standing:
     at_door: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class There:
     """What is there already. `standings` has `all` first, then those that the request belongs to."""
 
@@ -87,7 +88,7 @@ class There:
         return self.standings[0].requests
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Forecast:
     """Seconds from now, at the confidence asked for: until it starts, and until its first token."""
 
@@ -95,7 +96,7 @@ class Forecast:
     ttft: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terms:
     """What the caller or its class asks for, in seconds from now; None: nothing."""
 
@@ -104,7 +105,7 @@ class Terms:
     as_job: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Offer:
     """Requests that come together. `fits`: the backend has room for the first of them, and nobody waits for it."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from tailrace.frozen import frozen
 from tailrace.policy import ClassRule, RequestClass
 from tailrace.types import Traits
 
@@ -22,7 +23,7 @@ _SOONER = frozenset(("priority", "fast"))  # OpenAI's service tiers, by what the
 _LATER = frozenset(("flex", "batch"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subject:
     """What is looked at. `expected_output`: tokens a choice is expected to write, not the most it may."""
 
@@ -43,7 +44,7 @@ class Rules:
     configured: Sequence[ClassRule] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kind:
     request_class: RequestClass
     reason: str

@@ -3,19 +3,19 @@ minute, by which predictions count what will come while a request waits or its p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp
 
 from tailrace.control.classes import Band
 from tailrace.control.step_share import step_share
 from tailrace.control.ticket import Ticket
+from tailrace.frozen import frozen
 from tailrace.types import Prefill
 
 _MEMORY = 30.0  # seconds over which arrivals are averaged
 _RARE = 1e-3  # requests a second that are not worth a thought
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flow:
     """Requests like one another: `rate` a second, their mean prompt, and tokens of their mean answer."""
 

@@ -6,14 +6,13 @@ that none of them can disagree with another. Decides nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tailrace.backends.base import Backend
 from tailrace.control.lengths import AnswerKind, LengthBook
+from tailrace.frozen import frozen
 from tailrace.types import GenerateRequest, StepCosts
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimate:
     """`uncached_tokens` is the prefill work, `answer_tokens` the most that may be generated, over all choices.
 

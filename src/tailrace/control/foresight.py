@@ -21,6 +21,7 @@ from tailrace.control.step_share import step_share
 from tailrace.control.ticket import Ticket
 from tailrace.control.token_time import Answer, token_seconds
 from tailrace.control.work_ahead import Ahead
+from tailrace.frozen import frozen
 from tailrace.types import Outlook, Prefill, StepCosts
 
 _LEAST = {"wait": 0.05, "ttft": 0.005, "tpot": 1e-4, "e2e": 0.01}  # differences below it do not count as errors
@@ -37,7 +38,7 @@ class Order(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Around:
     """What else is here. `free` sequences could start now; `remaining` tokens are expected of each running answer;
     `pending` prompts are given to the backend and not yet seen in its outlook."""
@@ -47,7 +48,7 @@ class Around:
     pending: Sequence[Prefill] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Times:
     """Seconds. `wait` until the start and `ttft` until the first token count from now; `tpot` is for each token."""
 

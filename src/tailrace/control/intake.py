@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tailrace.clock import Clock
 from tailrace.config import ControlConfig
@@ -14,6 +14,7 @@ from tailrace.control.lengths import AnswerKind
 from tailrace.control.tenants import ANONYMOUS, Tenants
 from tailrace.control.ticket import Ticket
 from tailrace.errors import Forbidden
+from tailrace.frozen import frozen
 from tailrace.policy import RequestClass
 from tailrace.types import GenerateRequest, Traits
 from tailrace.units import length_bucket
@@ -21,7 +22,7 @@ from tailrace.units import length_bucket
 _PLAIN = Traits()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Caller:
     """Who sends a request, what it says of itself, and in how many seconds from the socket it wants the first token."""
 
@@ -30,7 +31,7 @@ class Caller:
     ttft: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prepared:
     """A request ready for a decision. `because`: why it has its class."""
 

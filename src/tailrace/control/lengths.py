@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tailrace.control.sketch import Scale, Sketch
+from tailrace.frozen import frozen
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _PRIOR_WEIGHT = 2.0  # answers that it counts as
 Level = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswerKind:
     """Of requests whose answers are alike. `task` is what the request is for, as far as one can see."""
 
@@ -44,7 +44,7 @@ class AnswerKind:
         return (self.tenant, self.task, self.model), (self.tenant, self.model), (self.model,), ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lengths:
     """Tokens of one answer: mean and quantiles."""
 

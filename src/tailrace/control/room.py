@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tailrace.frozen import frozen
 from tailrace.types import Capabilities, LoadReport
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Given:
     """What control has given the backend and does not show in its report yet: sequences, and KV blocks for them."""
 
@@ -15,7 +14,7 @@ class Given:
     pledged: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Room:
     """`blocks` None: nothing but the sequences is counted. An idle backend takes any prompt: one that cannot even run
     there gets its error there, and waiting would not help it."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tailrace.control.classes import RequestClass
 from tailrace.control.estimate import Estimate
+from tailrace.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ticket:
     """The queue orders by this and nothing else; the engine sees weight, band, deadline and group as plain numbers.
 

@@ -8,17 +8,17 @@ the answer is made, and on who ends meanwhile. Pure arithmetic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tailrace.control.coming import Flow
 from tailrace.control.first_token import FirstToken
 from tailrace.engine.share import LEAST, capped_tokens, weighed
+from tailrace.frozen import frozen
 from tailrace.types import Outlook, Prefill
 
 _ROUNDS = 4  # of: a longer time brings more arrivals, which make it longer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """`tokens` behind the first of each of its `sequences`, which read `context` tokens each at first."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
@@ -11,12 +10,13 @@ from tailrace.control.coming import Coming
 from tailrace.control.line import Key
 from tailrace.control.ticket import Ticket
 from tailrace.control.turns import Account, Turns
+from tailrace.frozen import frozen
 
 _LOOK = 512  # requests, or tenants, looked at one by one; the rest is taken to be alike
 _MOST_PRESSURE = 0.9  # part of the machine that arrivals of higher bands can be expected to take for long
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ahead:
     """`seconds` standard device-seconds, `prefill` their prompts' part, `requests` how many (a mean, so not whole)."""
 

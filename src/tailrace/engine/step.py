@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tailrace.engine.kv.manager import BlockCopy, Eviction
 from tailrace.engine.sequence import Sequence
+from tailrace.frozen import frozen
 from tailrace.types import FinishReason
 
 F32 = npt.NDArray[np.float32]
@@ -65,7 +66,7 @@ class Draft(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepPlan:
     """One step. `samplers[i]` gets a token from the logits of the last position of `rows[sample_rows[i]]`; in rows
     with guesses that is the position `behind[i]` places behind the row's first.

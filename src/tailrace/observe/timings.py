@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import fields
 
+from tailrace.frozen import frozen
 from tailrace.observe.timeline import WAITING, Phase, Timeline
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timings:
     """Milliseconds. `ingress` to `post` add up to `total`. `tpot` is the mean time per token after the first, of the
     longest choice; `ttft` counts from the socket. Of the `drafted_tokens` (guesses that were computed ahead),
@@ -30,7 +31,10 @@ class Timings:
     tokens_per_second: float | None
 
     def body(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in _NAMES}
+
+
+_NAMES = tuple(field.name for field in fields(Timings))
 
 
 def timings(timeline: Timeline) -> Timings:

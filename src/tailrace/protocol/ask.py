@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tailrace.errors import ContextLengthExceeded
+from tailrace.frozen import frozen
 from tailrace.protocol.sampling import Limits
 from tailrace.text.parsers.delta import Parser
 from tailrace.types import GenerateRequest, Tokens
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ask:
     """`requests` has one entry for each prompt; choice `i` of prompt `p` is choice `p * n + i` of the answer.
 

@@ -7,12 +7,12 @@ thinking_token_budget   so many tokens at most; wins
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
 from tailrace.errors import Unsupported
+from tailrace.frozen import frozen
 from tailrace.text.parsers.delta import Parser
 from tailrace.text.parsers.dialect import Dialect
 from tailrace.text.parsers.reasoning import Plain, Reasoning, ReasoningFormat
@@ -23,7 +23,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 BUDGETS = MappingProxyType({"none": 0, "minimal": 256, "low": 1024, "medium": 4096})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wish:
     """What was asked for. `variables` are the template's, which may have another word for it."""
 
