@@ -25,137 +25,12 @@
 #include "executor.h"
 #include "sampler_math.h"
 
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define TAILRACE_CLONES __attribute__((target_clones("avx2", "default")))
-#else
-#define TAILRACE_CLONES
-#endif
-
 namespace tailrace {
 namespace {
 
 using namespace sampling;
 
-constexpr float kNone = -std::numeric_limits<float>::infinity();
-constexpr float kBoundSlack = 1.0001f;  // covers the rounding of weights and of the screening itself
-
-// ---- one row's logits by chunks ----
-
-struct Row {
-  const float* base;
-  int vocab;
-  int chunks;
-  const float* tail;  // the last chunk, padded with -infinity
-
-  const float* chunk(int c) const { return c == chunks - 1 ? tail : base + static_cast<size_t>(c) * kChunk; }
-  float at(int id) const { return chunk(id / kChunk)[id % kChunk]; }
-};
-
-Row make_row(const float* base, int vocab, float* tail) {
-  const int chunks = (vocab + kChunk - 1) / kChunk, last = chunks - 1;
-  const float* source = base + static_cast<size_t>(last) * kChunk;
-  for (int i = 0; i < kChunk; i++) tail[i] = last * kChunk + i < vocab ? source[i] : kNone;
-  return {base, vocab, chunks, tail};
-}
-
-struct Candidate {
-  int32_t id;
-  float logit;
-  float weight;
-};
-
-struct Workspace {
-  std::vector<float> edited, weights, chunk_max, bounds, selection;
-  std::vector<Candidate> candidates, refined;
-  float raw_tail[kChunk], edited_tail[kChunk];
-
-  void resize(int vocab) {
-    const size_t chunks = (static_cast<size_t>(vocab) + kChunk - 1) / kChunk;
-    if (chunk_max.size() == chunks) return;
-    edited.resize(chunks * kChunk);
-    weights.resize(chunks * kChunk);
-    for (auto* v : {&chunk_max, &bounds, &selection}) v->resize(chunks);
-    for (auto* v : {&candidates, &refined}) v->resize(chunks * kChunk);
-  }
-};
-
-// ---- passes over the vocabulary ----
-
-// GCC learned Clang's builtin in version 12.
-#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
-#define TAILRACE_SHUFFLE(x, ...) __builtin_shufflevector(x, x, __VA_ARGS__)
-#else
-#define TAILRACE_SHUFFLE(x, ...) __builtin_shuffle(x, IntLanes{__VA_ARGS__})
-#endif
-
-// out := the largest of x's lanes (with Add: their sum).
-template <bool Add>
-TAILRACE_INLINE void across(const Lanes& all, float& out) {
-  Lanes x = all;
-  const Lanes half = TAILRACE_SHUFFLE(x, 4, 5, 6, 7, 0, 1, 2, 3);
-  x = Add ? x + half : x > half ? x : half;
-  const Lanes quarter = TAILRACE_SHUFFLE(x, 2, 3, 0, 1, 2, 3, 0, 1);
-  x = Add ? x + quarter : x > quarter ? x : quarter;
-  const float a = x[0], b = x[1];
-  out = Add ? a + b : a > b ? a : b;
-}
-
-// Largest logit of each chunk. False when some logit is NaN or +infinity.
-TAILRACE_CLONES bool scan(const Row& row, float* chunk_max) {
-  IntLanes good = {-1, -1, -1, -1, -1, -1, -1, -1};
-  for (int c = 0; c < row.chunks; c++) {
-    const float* from = row.chunk(c);
-    Lanes x[4];
-    for (int i = 0; i < 4; i++) load(from + i * kLanes, x[i]);
-    for (int i = 0; i < 4; i++) good &= x[i] <= FLT_MAX;
-    const Lanes low = x[0] > x[1] ? x[0] : x[1], high = x[2] > x[3] ? x[2] : x[3];
-    across<false>(low > high ? low : high, chunk_max[c]);
-  }
-  int32_t all = -1;
-  for (int i = 0; i < kLanes; i++) all &= good[i];
-  return all == -1;
-}
-
-// weights[id] of the whole row; returns their sum, chunk after chunk.
-TAILRACE_CLONES double weigh(const Row& row, float highest, float inverse, float* weights) {
-  double total = 0;
-  for (int c = 0; c < row.chunks; c++) {
-    const float* x = row.chunk(c);
-    float* w = weights + static_cast<size_t>(c) * kChunk;
-    Lanes part[4];
-    for (int i = 0; i < 4; i++) {
-      weights_of(x + i * kLanes, highest, inverse, w + i * kLanes);
-      load(w + i * kLanes, part[i]);
-    }
-    float sum;
-    across<true>((part[0] + part[1]) + (part[2] + part[3]), sum);
-    total += static_cast<double>(sum);
-  }
-  return total;
-}
-
-// bounds[c]: no weight in chunk c is larger.
-TAILRACE_CLONES void bound_weights(const float* chunk_max, int chunks, float highest, float inverse, float* bounds) {
-  for (int c = 0; c < chunks; c++) bounds[c] = weight_of(chunk_max[c], highest, inverse) * kBoundSlack;
-}
-
-using NoiseLanes = int64_t __attribute__((vector_size(32)));
-using HashLanes = uint64_t __attribute__((vector_size(32)));
-
-// Smallest noise bits in a chunk: noise_bits() of 32 tokens, four at once.
-TAILRACE_INLINE int64_t lowest_noise(uint64_t stream, int c) {
-  constexpr HashLanes kStep = {0, kGolden, 2 * kGolden, 3 * kGolden};
-  HashLanes at = kStep + (stream + static_cast<uint64_t>(c) * kChunk * kGolden);
-  NoiseLanes low = NoiseLanes{} + std::numeric_limits<int64_t>::max();
-  for (int i = 0; i < kChunk / 4; i++, at += 4 * kGolden) {
-    HashLanes z = (at ^ (at >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    const NoiseLanes r = reinterpret_cast<NoiseLanes>((z ^ (z >> 31)) >> 12);
-    low = r < low ? r : low;
-  }
-  const int64_t a = low[0] < low[1] ? low[0] : low[1], b = low[2] < low[3] ? low[2] : low[3];
-  return a < b ? a : b;
-}
+#include "sampler_row_inl.h"
 
 // ---- cuts ----
 
@@ -427,7 +302,7 @@ int gather_top(const Row& row, int k, const float* chunk_max, Workspace& s) {
 // ---- one row ----
 
 struct RowArgs {
-  float temperature, top_p, min_p;
+  float temperature, top_p, min_p, typical_p;
   int top_k;
   uint64_t stream;
 };
@@ -448,6 +323,45 @@ int filter_list(const Row& row, const RowArgs& a, float highest, float inverse, 
   return static_cast<int>(std::remove_if(begin, begin + count, light) - begin);
 }
 
+// All tokens with a weight that the gate lets pass, ids ascending. At least one.
+int gather_passing(const Row& row, const Gate& gate, float highest, float inverse, Workspace& s) {
+  weigh(row, highest, inverse, s.weights.data());
+  int count = 0;
+  for (int c = 0; c < row.chunks; c++) {
+    if (s.chunk_max[static_cast<size_t>(c)] == kNone) continue;
+    const float* x = row.chunk(c);
+    for (int i = 0; i < kChunk; i++) {
+      const int32_t id = c * kChunk + i;
+      const float weight = s.weights[static_cast<size_t>(id)];
+      if (weight > 0 && weight >= gate.min_weight && gate.cut.keeps(id, x[i]))
+        s.candidates[count++] = {id, x[i], weight};
+    }
+  }
+  return count;
+}
+
+// Of the candidates, the smallest set with `share` of their weight whose information is closest to the expected one
+// (locally typical sampling; Meister, Pimentel, Wiher, Cotterell 2022). With x = log weight, information is log total - x
+// and its expectation, the entropy, log total - E[x]: so a token's distance is |x - E[x]|.
+int keep_typical(const Row& row, int count, float share, float highest, float inverse, Workspace& s) {
+  double total = 0, sum = 0;
+  for (int i = 0; i < count; i++) {
+    Candidate& c = s.candidates[i];
+    c.logit = (c.logit - highest) * inverse;
+    if (c.weight <= 0) continue;
+    total += static_cast<double>(c.weight);
+    sum += static_cast<double>(c.weight) * static_cast<double>(c.logit);
+  }
+  const double expected = sum / total;
+  for (int i = 0; i < count; i++) {
+    float& x = s.candidates[i].logit;  // for the search: the most typical first
+    x = std::max(-static_cast<float>(std::fabs(static_cast<double>(x) - expected)), -FLT_MAX);
+  }
+  count = keep(s.candidates, count, find_cut(s.candidates, count, share * total, true, s.refined));
+  for (int i = 0; i < count; i++) s.candidates[i].logit = row.at(s.candidates[i].id);
+  return count;
+}
+
 int32_t first_of(const Row& row, const float* chunk_max, float highest) {
   const int c = static_cast<int>(std::find(chunk_max, chunk_max + row.chunks, highest) - chunk_max);
   const float* x = row.chunk(c);
@@ -461,12 +375,19 @@ int32_t choose(const Row& row, const RowArgs& a, Workspace& s) {
   if (a.temperature == 0) return first_of(row, chunk_max, highest);
   const float inverse = std::min(std::max(1 / a.temperature, FLT_MIN), FLT_MAX);
   Race race(a.stream, highest, inverse);
-  if (a.top_k > 0 && a.top_k < row.vocab)
-    return draw_from(race, s.candidates, filter_list(row, a, highest, inverse, s));
+  if (a.top_k > 0 && a.top_k < row.vocab) {
+    int count = filter_list(row, a, highest, inverse, s);
+    if (a.typical_p < 1) count = keep_typical(row, count, a.typical_p, highest, inverse, s);
+    return draw_from(race, s.candidates, count);
+  }
   bound_weights(chunk_max, row.chunks, highest, inverse, s.bounds.data());
   Gate gate;
   gate.min_weight = a.min_p;
   if (a.top_p < 1) gate.cut = cut_row(row, a.top_p, highest, inverse, s);
+  if (a.typical_p < 1) {
+    const int count = gather_passing(row, gate, highest, inverse, s);
+    return draw_from(race, s.candidates, keep_typical(row, count, a.typical_p, highest, inverse, s));
+  }
   return draw_from_row(race, row, s, gate);
 }
 
@@ -554,7 +475,7 @@ void sample_row(const LogitsView& logits, const SampleArgs& args, int i, Workspa
   const Row row = edited ? edit(raw, args, i, s) : raw;
   if (edited && !scan(row, s.chunk_max.data())) return;
   const uint64_t stream = noise_stream(args.key[i], args.position[i]);
-  const RowArgs a{args.temperature[i], args.top_p[i], args.min_p[i], args.top_k[i], stream};
+  const RowArgs a{args.temperature[i], args.top_p[i], args.min_p[i], args.typical_p[i], args.top_k[i], stream};
   out.token[i] = choose(row, a, s);
   if (report && out.token[i] >= 0)
     out.logprob[i] = static_cast<float>(static_cast<double>(raw.at(out.token[i])) - total);

@@ -4,7 +4,8 @@
 // function of the row's logits, its parameters and its key alone: no generator state, no dependence on the batch or
 // the thread count (the Gumbel-max trick; Maddison, Tarlow, Minka 2014). The order of a row's steps is fixed:
 //
-//   bias -> repetition, frequency, presence penalty -> mask -> temperature -> top_k -> top_p -> min_p -> noise
+//   bias -> repetition, frequency, presence penalty -> mask -> temperature -> top_k -> top_p -> min_p -> typical_p
+//        -> noise
 //
 // This file refuses to check arguments (sampler_bind.h does) and never fails: a row that has no answer - a NaN or
 // +infinity among its logits, or every token forbidden - gets token -1.
@@ -25,6 +26,7 @@ struct SampleArgs {
   const int32_t* top_k;
   const float* top_p;
   const float* min_p;
+  const float* typical_p;
   const uint64_t* key;
   const int32_t* position;
   const int32_t* logprobs;

@@ -40,8 +40,8 @@ inline void check_starts(const int32_t* starts, int count, size_t total, const c
 
 // The arguments as Python gives them, in the order of _native.pyi.
 struct PythonSampleArgs {
-  AnyArray rows, temperature, top_k, top_p, min_p, key, position, logprobs, penalties, history_starts, history_ids,
-      history_counts, bias_starts, bias_ids, bias_values;
+  AnyArray rows, temperature, top_k, top_p, min_p, typical_p, key, position, logprobs, penalties, history_starts,
+      history_ids, history_counts, bias_starts, bias_ids, bias_values;
   std::optional<AnyArray> mask, mask_rows;
 };
 
@@ -55,6 +55,7 @@ inline SampleArgs view_parameters(const PythonSampleArgs& p, int vocab) {
   a.top_k = array_data<int32_t>(p.top_k, "top_k", {n});
   a.top_p = array_data<float>(p.top_p, "top_p", {n});
   a.min_p = array_data<float>(p.min_p, "min_p", {n});
+  a.typical_p = array_data<float>(p.typical_p, "typical_p", {n});
   a.key = array_data<uint64_t>(p.key, "key", {n});
   a.position = array_data<int32_t>(p.position, "position", {n});
   a.logprobs = array_data<int32_t>(p.logprobs, "logprobs", {n});
@@ -90,6 +91,7 @@ inline void check_values(const SampleArgs& a, int logit_rows, int vocab, size_t 
   check_range(a.top_k, n, 0, INT32_MAX, "top_k", "must be at least 0");
   check_range(a.top_p, n, FLT_TRUE_MIN, 1.0f, "top_p", "must be above 0 and at most 1");
   check_range(a.min_p, n, 0.0f, 1.0f, "min_p", "must be from 0 to 1");
+  check_range(a.typical_p, n, FLT_TRUE_MIN, 1.0f, "typical_p", "must be above 0 and at most 1");
   check_range(a.position, n, 0, INT32_MAX, "position", "must be at least 0");
   check_range(a.logprobs, n, -1, vocab, "logprobs", "must be from -1 to the vocabulary size");
   check_penalties(a.penalties, a.count);
@@ -122,16 +124,16 @@ inline nb::tuple sample(Team& team, const LogitsView& logits, const PythonSample
 template <class... First, class Scope, class Function, class... Names>
 void define_sample(Scope& scope, const char* name, Function fn, const Names&... names) {
   using A = const AnyArray&;
-  auto call = [fn](First... on, A rows, A temperature, A top_k, A top_p, A min_p, A key, A position, A logprobs,
-                   A penalties, A history_starts, A history_ids, A history_counts, A bias_starts, A bias_ids,
+  auto call = [fn](First... on, A rows, A temperature, A top_k, A top_p, A min_p, A typical_p, A key, A position,
+                   A logprobs, A penalties, A history_starts, A history_ids, A history_counts, A bias_starts, A bias_ids,
                    A bias_values, const std::optional<AnyArray>& mask, const std::optional<AnyArray>& mask_rows) {
-    return fn(on..., PythonSampleArgs{rows, temperature, top_k, top_p, min_p, key, position, logprobs, penalties,
-                                      history_starts, history_ids, history_counts, bias_starts, bias_ids, bias_values,
-                                      mask, mask_rows});
+    return fn(on..., PythonSampleArgs{rows, temperature, top_k, top_p, min_p, typical_p, key, position, logprobs,
+                                      penalties, history_starts, history_ids, history_counts, bias_starts, bias_ids,
+                                      bias_values, mask, mask_rows});
   };
   using nb::arg;
-  scope.def(name, call, names..., arg("rows"), arg("temperature"), arg("top_k"), arg("top_p"), arg("min_p"), arg("key"),
-            arg("position"), arg("logprobs"), arg("penalties"), arg("history_starts"), arg("history_ids"),
+  scope.def(name, call, names..., arg("rows"), arg("temperature"), arg("top_k"), arg("top_p"), arg("min_p"),
+            arg("typical_p"), arg("key"), arg("position"), arg("logprobs"), arg("penalties"), arg("history_starts"), arg("history_ids"),
             arg("history_counts"), arg("bias_starts"), arg("bias_ids"), arg("bias_values"), arg("mask") = nb::none(),
             arg("mask_rows") = nb::none());
 }

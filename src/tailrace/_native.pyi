@@ -134,6 +134,7 @@ class Model:
         top_k: I32,
         top_p: F32,
         min_p: F32,
+        typical_p: F32,
         key: npt.NDArray[np.uint64],
         position: I32,
         logprobs: I32,
@@ -150,8 +151,8 @@ class Model:
         """Choose one token for each of S rows; rows[i] indexes the last forward's logit rows.
 
         key is a mix of seed and choice index; the noise of a token is a function of (key, position, token id).
-        temperature 0 is greedy, ties to the lowest id. top_k 0, top_p 1, min_p 0 are off. logprobs[i] is -1 for
-        none, else the number of alternatives. penalties [S, 3]: presence, frequency, repetition. history (CSR):
+        temperature 0 is greedy, ties to the lowest id. top_k 0, top_p 1, min_p 0, typical_p 1 are off. logprobs[i] is
+        -1 for none, else the number of alternatives. penalties [S, 3]: presence, frequency, repetition. history (CSR):
         ids seen by the row, each once; counts are generated occurrences (0: only in the prompt). bias (CSR) is
         added to logits before everything else; -inf forbids. mask [S, ceil(V/32)] bit 1 = allowed;
         with mask_rows [S] it is [M, ceil(V/32)], and mask_rows[i] is row i's place in it or -1 for none.

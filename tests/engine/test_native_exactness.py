@@ -27,7 +27,7 @@ Variant = tuple[str, str]  # kernels, and what the KV cache stores
 Bits = list[tuple[list[int], list[float | None]]]
 
 VARIED = SamplingParams(
-    temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, presence_penalty=0.3, frequency_penalty=0.2,
+    temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, typical_p=0.9, presence_penalty=0.3, frequency_penalty=0.2,
     repetition_penalty=1.1, logit_bias=((40, -1.5), (41, 2.0)), seed=11, logprobs=2,
 )  # fmt: skip
 GREEDY = SamplingParams(temperature=0.0, logprobs=0)

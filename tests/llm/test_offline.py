@@ -35,7 +35,8 @@ from tests.serving import in_process
 
 PROMPTS = ["hello world", "the", "and other things of the world", "a"]
 VARIED: dict[str, Any] = {
-    "n": 2, "max_tokens": 20, "temperature": 0.9, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "presence_penalty": 0.3,
+    "n": 2, "max_tokens": 20, "temperature": 0.9, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "typical_p": 0.9,
+    "presence_penalty": 0.3,
     "repetition_penalty": 1.1, "logit_bias": {"40": -1.5}, "seed": 11, "logprobs": 2, "stop": ["qq"],
     "ignore_eos": True,
 }  # fmt: skip

@@ -19,6 +19,7 @@ class Row:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
     key: int = 0
     position: int = 0
     logprobs: int = -1
@@ -41,6 +42,7 @@ def columns(rows: list[Row]) -> dict[str, np.ndarray]:
         "top_k": column("top_k", np.int32),
         "top_p": column("top_p", np.float32),
         "min_p": column("min_p", np.float32),
+        "typical_p": column("typical_p", np.float32),
         "key": column("key", np.uint64),
         "position": column("position", np.int32),
         "logprobs": column("logprobs", np.int32),
@@ -67,7 +69,7 @@ def tokens(logits: F32, rows: list[Row], mask: np.ndarray | None = None, team: "
 
 def draws(logits: F32, row: Row, count: int) -> np.ndarray:
     """Tokens for `count` keys of one row of logits."""
-    per_row = ("rows", "temperature", "top_k", "top_p", "min_p", "position", "logprobs", "penalties")
+    per_row = ("rows", "temperature", "top_k", "top_p", "min_p", "typical_p", "position", "logprobs", "penalties")
     args = columns([row])
     for name in per_row:
         args[name] = np.repeat(args[name], count, axis=0)
@@ -117,7 +119,20 @@ def probabilities(x: np.ndarray, row: Row) -> np.ndarray:
         keep &= np.isin(np.arange(len(x)), order[before < row.top_p])
     keep &= np.exp(z) >= row.min_p
     p = np.where(keep, p, 0)
-    return p / p.sum()
+    p /= p.sum()
+    return p if row.typical_p == 1 else typical(p, row.typical_p)
+
+
+def typical(p: np.ndarray, share: float) -> np.ndarray:
+    """By the paper's words: order by how far -log p is from the entropy, and keep the first that reach the share."""
+    with np.errstate(divide="ignore"):
+        information = -np.log(p)
+    entropy = (p[p > 0] * information[p > 0]).sum()
+    order = np.argsort(np.abs(information - entropy), kind="stable")
+    before = np.cumsum(p[order]) - p[order]
+    kept = np.zeros_like(p)
+    kept[order[before < share]] = p[order[before < share]]
+    return kept / kept.sum()
 
 
 def reachable(logits: F32, row: Row, count: int) -> set[int]:
@@ -154,6 +169,10 @@ def check_distribution(logits: F32, row: Row, count: int = 10000) -> None:
         Row(top_k=7),
         Row(top_p=0.6),
         Row(min_p=0.2),
+        Row(typical_p=0.3),
+        Row(typical_p=0.9, temperature=0.7),
+        Row(top_k=20, top_p=0.9, min_p=0.02, typical_p=0.6),
+        Row(top_p=0.8, min_p=0.1, typical_p=0.5, bias={3: -np.inf}),
         Row(top_k=20, top_p=0.8, min_p=0.05, temperature=1.3),
         Row(bias={3: 2.0, 5: -np.inf}, penalties=(0.5, 0.3, 1.4), history={1: 2, 2: 0, 7: 1}),
     ],
@@ -169,6 +188,31 @@ def test_a_large_vocabulary_follows_the_softmax() -> None:
     check_distribution(logits, Row())
     check_distribution(logits, Row(top_p=0.7))
     check_distribution(logits, Row(top_k=300))
+    check_distribution(logits, Row(typical_p=0.4))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_typical_p_keeps_exactly_the_typical_tokens(seed: int) -> None:
+    logits = random_logits(90, seed, 1.0)
+    row = Row(typical_p=0.35, top_k=40 * (seed % 2))
+    kept = set(np.flatnonzero(probabilities(edited(logits[0], row), row)).tolist())
+    assert 1 < len(kept) < 40
+    assert reachable(logits, row, 4000) == kept
+
+
+def test_typical_p_may_leave_out_the_best_token() -> None:
+    """p = 1/4 and 75 of 1/100: the entropy, 3.8, is closer to -log 1/100 = 4.6 than to -log 1/4 = 1.4."""
+    logits = np.log(np.array([[0.25] + [0.01] * 75], np.float32))
+    assert reachable(logits, Row(typical_p=0.7), 3000) == set(range(1, 71))
+    assert reachable(logits, Row(typical_p=1e-30), 50) == {1}
+    assert tokens(logits, [Row(typical_p=0.7, temperature=0)]) == [0]
+
+
+def test_typical_p_with_one_token_left() -> None:
+    logits = np.full((1, 70), -np.inf, np.float32)
+    logits[0, 66] = -3
+    assert tokens(logits, [Row(typical_p=0.2), Row(typical_p=0.2, top_k=4)]) == [66, 66]
+    assert tokens(np.full((1, 70), -np.inf, np.float32), [Row(typical_p=0.2)]) == [-1]
 
 
 def test_positions_are_as_independent_as_keys() -> None:
@@ -391,7 +435,7 @@ def test_a_mask_allows_only_its_tokens() -> None:
 
 # ---- rows without an answer ----
 
-KINDS = [Row(temperature=0), Row(), Row(top_k=3), Row(top_p=0.5), Row(min_p=0.1), Row(logprobs=2)]
+KINDS = [Row(temperature=0), Row(), Row(top_k=3), Row(top_p=0.5), Row(min_p=0.1), Row(typical_p=0.6), Row(logprobs=2)]
 
 
 @pytest.mark.parametrize("row", KINDS, ids=str)
@@ -499,6 +543,8 @@ def test_alternatives_are_padded_and_ties_go_to_the_lowest_id() -> None:
         ("top_p", np.array([np.nan], np.float32)),
         ("min_p", np.array([-0.1], np.float32)),
         ("min_p", np.array([1.1], np.float32)),
+        ("typical_p", np.array([0.0], np.float32)),
+        ("typical_p", np.array([np.nan], np.float32)),
         ("key", np.array([1], np.int64)),
         ("position", np.array([-1], np.int32)),
         ("logprobs", np.array([-2], np.int32)),

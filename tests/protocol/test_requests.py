@@ -72,13 +72,14 @@ def test_the_seed_is_drawn_when_absent_and_kept_when_given() -> None:
 def test_every_field_arrives() -> None:
     request = ask(
         n=2, max_tokens=7, min_tokens=2, stop=["a", "b", "a"], stop_token_ids=[3], ignore_eos=True, temperature=0.5,
-        top_p=0.9, top_k=5, min_p=0.1, presence_penalty=1, frequency_penalty=-1, repetition_penalty=1.1,
+        top_p=0.9, top_k=5, min_p=0.1, typical_p=0.7, presence_penalty=1, frequency_penalty=-1, repetition_penalty=1.1,
         logit_bias={"7": 3, "5": -100}, logprobs=2, include_stop_str_in_output=True,
     ).requests[0]  # fmt: skip
     sampling, stop = request.sampling, request.stop
     assert (request.n, stop.max_tokens, stop.min_tokens, stop.strings, stop.token_ids) == (2, 7, 2, ("a", "b"), (3,))
     assert (stop.ignore_eos, stop.include_stop_string) == (True, True)
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (0.5, 0.9, 5, 0.1)
+    assert sampling.typical_p == 0.7
     assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (1, -1, 1.1)
     assert sampling.logit_bias == ((5, -100), (7, 3))
     assert sampling.logprobs == 2

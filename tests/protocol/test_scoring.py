@@ -98,7 +98,8 @@ def test_a_salt_and_scored_prompts_reach_the_backend(make: Any) -> None:
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
         ({"prompt_logprobs": -1}, "prompt_logprobs"), ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
-        ({"typical_p": 0.5}, "typical_p"), ({"use_beam_search": True}, "use_beam_search"),
+        ({"typical_p": 0}, "typical_p"), ({"typical_p": 1.1}, "typical_p"),
+        ({"use_beam_search": True}, "use_beam_search"),
     ],
 )  # fmt: skip
 def test_refused(fields: dict[str, Any], param: str) -> None:

@@ -18,12 +18,12 @@ class SamplingParams(Sampling):
     """How answers are made; checked when it is made, and frozen. Fields are those of HTTP, all optional.
 
     n, max_tokens (texts: 16, chats: what the context leaves), min_tokens, stop, stop_token_ids,
-    include_stop_str_in_output, ignore_eos, temperature (1; 0 is greedy), top_p, top_k, min_p, presence_penalty,
-    frequency_penalty, repetition_penalty, logit_bias (token id -> -100 ... 100), seed (drawn for each prompt when
-    absent), logprobs (alternatives per answer token, 0: only its own), prompt_logprobs (the same for the prompt's
-    tokens). What the answer must look like: response_format, guided_json (a schema, or a pydantic model), guided_regex,
-    guided_choice, guided_grammar, structured_outputs (docs/structured-output.md). Raises InvalidRequest naming the
-    field for a wrong type or value and for an unknown name.
+    include_stop_str_in_output, ignore_eos, temperature (1; 0 is greedy), top_p, top_k, min_p, typical_p,
+    presence_penalty, frequency_penalty, repetition_penalty, logit_bias (token id -> -100 ... 100), seed (drawn for each
+    prompt when absent), logprobs (alternatives per answer token, 0: only its own), prompt_logprobs (the same for the
+    prompt's tokens). What the answer must look like: response_format, guided_json (a schema, or a pydantic model),
+    guided_regex, guided_choice, guided_grammar, structured_outputs (docs/structured-output.md). Raises
+    InvalidRequest naming the field for a wrong type or value and for an unknown name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

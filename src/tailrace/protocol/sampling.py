@@ -20,7 +20,7 @@ from tailrace.types import Grammar, SamplingParams, StopConditions, Traits
 
 _MAX_STOP_CHARS = 1024
 _PENALTY = Annotated[float, Field(ge=-2, le=2)]
-_SMALLEST_TOP_P = 1e-30  # less keeps the one most likely token all the same, and float32 has no less
+_SMALLEST_SHARE = 1e-30  # less keeps one token all the same, and float32 has no less
 
 # Known fields that are not built yet: name -> the values that ask for nothing. Every other value is refused.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
@@ -40,7 +40,6 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
     "early_stopping": (False,),
-    "typical_p": (1, 1.0),
     "lora": (),
 }
 
@@ -100,6 +99,7 @@ class Sampling(Shape):
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
     min_p: float | None = Field(None, ge=0, le=1)
+    typical_p: float | None = Field(None, gt=0, le=1)
     presence_penalty: _PENALTY | None = None
     frequency_penalty: _PENALTY | None = None
     repetition_penalty: float | None = Field(None, ge=0.01, le=10)
@@ -118,8 +118,9 @@ class Sampling(Shape):
         return SamplingParams(
             temperature=_or(self.temperature, 1.0),
             top_k=min(max(top_k, 0), limits.vocab_size),
-            top_p=max(_or(self.top_p, 1.0), _SMALLEST_TOP_P),
+            top_p=max(_or(self.top_p, 1.0), _SMALLEST_SHARE),
             min_p=_or(self.min_p, 0.0),
+            typical_p=max(_or(self.typical_p, 1.0), _SMALLEST_SHARE),
             presence_penalty=_or(self.presence_penalty, 0.0),
             frequency_penalty=_or(self.frequency_penalty, 0.0),
             repetition_penalty=_or(self.repetition_penalty, 1.0),

@@ -32,13 +32,16 @@ def history(parameters: Parameters, row: int) -> dict[int, int]:
 
 def test_values_arrive_in_the_order_of_the_samplers() -> None:
     batch = SamplingBatch(4, END)
-    first = sequence(3, SamplingParams(0.5, top_k=7, top_p=0.25, min_p=0.125, logprobs=2, presence_penalty=0.5))
+    first = sequence(
+        3, SamplingParams(0.5, top_k=7, top_p=0.25, min_p=0.125, typical_p=0.75, logprobs=2, presence_penalty=0.5)
+    )
     second = sequence(1, SamplingParams(0.0))
     found = batch.parameters([first, second])
     assert found.temperature.tolist() == [0.5, 0.0]
     assert found.top_k.tolist() == [7, 0]
     assert found.top_p.tolist() == [0.25, 1.0]
     assert found.min_p.tolist() == [0.125, 0.0]
+    assert found.typical_p.tolist() == [0.75, 1.0]
     assert found.logprobs.tolist() == [2, -1]
     assert found.penalties.tolist() == [[0.5, 0.0, 1.0], [0.0, 0.0, 1.0]]
     assert found.key.tolist() == [sampling_key(11, 0)] * 2
@@ -55,7 +58,7 @@ def test_a_value_beyond_its_arrays_type_becomes_the_nearest_one() -> None:
 
 def test_the_dtypes_are_those_of_the_native_call() -> None:
     found = SamplingBatch(1, END).parameters([sequence(0)])
-    floats = {"temperature", "top_p", "min_p", "penalties", "bias_values"}
+    floats = {"temperature", "top_p", "min_p", "typical_p", "penalties", "bias_values"}
     for name, array in found._asdict().items():
         expected = np.float32 if name in floats else np.uint64 if name == "key" else np.int32
         assert array.dtype == expected, name

@@ -31,6 +31,7 @@ class Parameters(NamedTuple):
     top_k: I32
     top_p: F32
     min_p: F32
+    typical_p: F32
     key: U64
     position: I32
     logprobs: I32
@@ -60,13 +61,14 @@ class SamplingBatch:
         self._top_k = np.zeros(slots, np.int32)
         self._top_p = np.ones(slots, np.float32)
         self._min_p = np.zeros(slots, np.float32)
+        self._typical_p = np.ones(slots, np.float32)
         self._key = np.zeros(slots, np.uint64)
         self._logprobs = np.full(slots, -1, np.int32)
         self._penalties = np.zeros((slots, 3), np.float32)
         self._history: list[History | None] = [None] * slots
         self._bias: list[Bias | None] = [None] * slots
         self._early: list[Bias | None] = [None] * slots  # the bias while below min_tokens
-        self._gathered: tuple[list[int], tuple[F32, I32, F32, F32, U64, I32, F32], bool] | None = None
+        self._gathered: tuple[list[int], tuple[F32, I32, F32, F32, F32, U64, I32, F32], bool] | None = None
 
     def parameters(self, samplers: Seq[Sequence], behind: Seq[int] | None = None) -> Parameters:
         """The arrays for these sequences' next tokens, in this order. Valid until the next call.
@@ -79,7 +81,7 @@ class SamplingBatch:
         if changed or self._gathered is None or self._gathered[0] != slots:
             self._gathered = (slots, self._gather(slots), self._plain(slots))
             self._any_restricted = any(self._restricted[slot] is not None for slot in slots)
-        _, (temperature, top_k, top_p, min_p, key, logprobs, penalties), plain = self._gathered
+        _, (temperature, top_k, top_p, min_p, typical_p, key, logprobs, penalties), plain = self._gathered
         known = [sequence.known or sequence.group.prompt_tokens for sequence in samplers]
         position = np.array(known, np.int32)
         if behind is not None:
@@ -90,7 +92,7 @@ class SamplingBatch:
         else:
             ahead = behind or [0] * len(slots)
             extras = (*self._histories(samplers, ahead), *self._biases(samplers, ahead))
-        return Parameters(temperature, top_k, top_p, min_p, key, position, logprobs, penalties, *extras)
+        return Parameters(temperature, top_k, top_p, min_p, typical_p, key, position, logprobs, penalties, *extras)
 
     def masks(self, samplers: Seq[Sequence], behind: Seq[int] | None, grammars: Masks | None) -> Masks | None:
         """The grammars' masks, and what requests restrict besides. After `parameters` for the same samplers."""
@@ -115,6 +117,7 @@ class SamplingBatch:
         self._top_k[slot] = min(sampling.top_k, _MOST_INT32)
         self._top_p[slot] = max(sampling.top_p, _LEAST_FLOAT32)
         self._min_p[slot] = sampling.min_p
+        self._typical_p[slot] = max(sampling.typical_p, _LEAST_FLOAT32)
         self._key[slot] = sampling_key(group.key_seed, sequence.index)
         self._logprobs[slot] = -1 if sampling.logprobs is None else sampling.logprobs
         repetition = max(sampling.repetition_penalty, _LEAST_FLOAT32)
@@ -131,10 +134,10 @@ class SamplingBatch:
             ends = set(stop.token_ids) | (set() if stop.ignore_eos else self._end_ids)
             self._early[slot] = _bias(dict(sampling.logit_bias) | dict.fromkeys(ends, -np.inf))
 
-    def _gather(self, slots: list[int]) -> tuple[F32, I32, F32, F32, U64, I32, F32]:
+    def _gather(self, slots: list[int]) -> tuple[F32, I32, F32, F32, F32, U64, I32, F32]:
         return (
-            self._temperature[slots], self._top_k[slots], self._top_p[slots], self._min_p[slots], self._key[slots],
-            self._logprobs[slots], self._penalties[slots],
+            self._temperature[slots], self._top_k[slots], self._top_p[slots], self._min_p[slots],
+            self._typical_p[slots], self._key[slots], self._logprobs[slots], self._penalties[slots],
         )  # fmt: skip
 
     def _plain(self, slots: list[int]) -> bool:
@@ -180,6 +183,7 @@ def forced(targets: I32, width: int) -> Parameters:
         top_k=np.zeros(rows, np.int32),
         top_p=np.ones(rows, np.float32),
         min_p=zeros,
+        typical_p=np.ones(rows, np.float32),
         key=np.zeros(rows, np.uint64),
         position=np.zeros(rows, np.int32),
         logprobs=np.full(rows, width, np.int32),
