@@ -1,5 +1,7 @@
 #include "checks.h"
 
+#include "lora.h"
+
 namespace tailrace {
 
 namespace {
@@ -93,6 +95,9 @@ void check_batch(const Spec& spec, const KvCache& kv, const Batch& batch) {
     if (batch.token_ids[r] < 0 || batch.token_ids[r] >= spec.vocab) {
       check(false, "token_ids holds " + text(batch.token_ids[r]) + ", the vocabulary has " + text(spec.vocab));
     }
+  }
+  for (int s = 0; batch.adapters && s < batch.sequences; ++s) {
+    check(!batch.adapters[s] || batch.adapters[s]->fits(spec), "adapters: one was made for a model of another shape");
   }
   for (int i = 0; i < batch.logits; ++i) {
     const int row = batch.logit_rows[i];

@@ -71,6 +71,7 @@ void Model::begin(KvCache& kv, const Batch& batch) {
 void Model::settle() {
   std::lock_guard<std::mutex> lock(mutex_);
   team_->settle();
+  if (step_) step_->let_go();
 }
 
 void Model::set_timed(bool timed) {

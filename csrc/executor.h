@@ -36,6 +36,8 @@ struct Spec {
 
 constexpr int kMaxRopes = 8;
 
+class Adapter;
+
 // One step over a ragged batch; shapes as in _native.pyi. Checked by Model::forward.
 struct Batch {
   const int32_t* token_ids;        // [rows]
@@ -44,6 +46,7 @@ struct Batch {
   const int32_t* block_tables;     // [sequences][table_width]
   const int32_t* logit_rows;       // [logits]
   int rows, sequences, table_width, logits;
+  const std::shared_ptr<const Adapter>* adapters = nullptr;  // [sequences], null for one without; or null
 };
 
 class KvCache;

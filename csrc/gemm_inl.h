@@ -309,5 +309,6 @@ constexpr Kernels make_kernels(const char* name, bool prefers_nibbles) {
   table.attention_merge = attention_merge;
   table.attention_finish = attention_finish;
   table.softcap = softcap;
+  add_low_rank(table);
   return table;
 }

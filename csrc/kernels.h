@@ -199,6 +199,18 @@ struct Partial {
   float* out = nullptr;  // [rows][head_dim]
 };
 
+// A low-rank addition to some outputs of a linear layer: y += scale * b (a x), with a [rank][k] and b [n][rank] packed as in
+// lora_inl.h. Every 16 outputs stand side by side; the first 16 begin at `column`, the next `column_step` behind them.
+constexpr int kMaxRank = 64;
+constexpr int kInner = 3 * kMaxRank;  // floats of a row between a and b: at most three additions (q, k, v) share an input
+struct LowRank {
+  int rank = 0, n = 0, k = 0;  // n a multiple of 32, k of 4
+  int column = 0, column_step = 16;
+  bool bf16 = false;  // how a and b are stored, else as floats
+  float scale = 1;
+  const void *a = nullptr, *b = nullptr;
+};
+
 struct Kernels {
   const char* name;
   int attention_rows;  // query rows (positions * group) an attention tile should have in prefill
@@ -236,6 +248,12 @@ struct Kernels {
 
   // x := cap * tanh(x / cap); count is a multiple of 8.
   void (*softcap)(float* x, int count, float cap);
+
+  // inner := a x of `rows` rows, kInner floats apart (up to the padded rank), then y += scale * b inner of rows `row` and following.
+  void (*shrink)(const LowRank& w, const float* x, int64_t x_stride, int rows, float* inner);
+  void (*expand)(const LowRank& w, const float* inner, const FloatView& y, int row, int rows);
+  // out[ffn] := act(gate) * up of a row of a gate_up without its activation: the bits of a GEMM with it.
+  void (*gate_row)(Activation activation, const FloatView& gate_up, int row, int ffn, float* out);
 };
 
 // Null when the variant was not built.

@@ -12,6 +12,7 @@
 #include "checks.h"
 #include "cpu.h"
 #include "executor.h"
+#include "lora.h"
 #include "pieces_bind.h"
 #include "testing_bind.h"
 
@@ -25,6 +26,7 @@ namespace tailrace {
 namespace {
 
 using Wide = std::optional<AnyArray>;
+using Adapters = std::optional<std::vector<std::shared_ptr<const Adapter>>>;  // by sequence, null for one without
 
 Format parse_format(const std::string& fmt) {
   if (fmt == "int8") return Format::int8;
@@ -188,7 +190,7 @@ void set_linear(Model& model, const std::string& name, const std::string& fmt, i
 }
 
 void begin(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray& row_starts, const AnyArray& first_positions,
-           const AnyArray& block_tables, const AnyArray& logit_rows) {
+           const AnyArray& block_tables, const AnyArray& logit_rows, const Adapters& adapters) {
   Batch batch;
   batch.token_ids = array_data<int32_t>(token_ids, "token_ids", {kAnySize});
   batch.rows = axis_size(token_ids, "token_ids", 0);
@@ -199,6 +201,10 @@ void begin(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray&
   batch.table_width = axis_size(block_tables, "block_tables", 1);
   batch.logit_rows = array_data<int32_t>(logit_rows, "logit_rows", {kAnySize});
   batch.logits = axis_size(logit_rows, "logit_rows", 0);
+  if (adapters) {
+    check(static_cast<int>(adapters->size()) == batch.sequences, "adapters must have an entry for each sequence");
+    batch.adapters = adapters->data();
+  }
   nb::gil_scoped_release release;
   model.begin(kv, batch);
 }
@@ -209,8 +215,8 @@ void settle(Model& model) {
 }
 
 void forward(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray& row_starts, const AnyArray& first_positions,
-             const AnyArray& block_tables, const AnyArray& logit_rows) {
-  begin(model, kv, token_ids, row_starts, first_positions, block_tables, logit_rows);
+             const AnyArray& block_tables, const AnyArray& logit_rows, const Adapters& adapters) {
+  begin(model, kv, token_ids, row_starts, first_positions, block_tables, logit_rows, adapters);
   settle(model);
 }
 
@@ -301,14 +307,34 @@ nb::class_<Model> bind_model(nb::module_& m) {
            nb::arg("scale").none(), nb::arg("wide").none())
       .def("finish", &Model::finish)
       .def("forward", &forward, nb::arg("kv"), nb::arg("token_ids"), nb::arg("row_starts"), nb::arg("first_positions"),
-           nb::arg("block_tables"), nb::arg("logit_rows"))
+           nb::arg("block_tables"), nb::arg("logit_rows"), nb::arg("adapters").none() = nb::none())
       .def("begin", &begin, nb::arg("kv"), nb::arg("token_ids"), nb::arg("row_starts"), nb::arg("first_positions"),
-           nb::arg("block_tables"), nb::arg("logit_rows"), nb::keep_alive<1, 2>())
+           nb::arg("block_tables"), nb::arg("logit_rows"), nb::arg("adapters").none() = nb::none(), nb::keep_alive<1, 2>())
       .def("settle", &settle)
       .def_prop_rw("timed", [](Model& model) { return model.counters().timed; }, &set_timed)
       .def("logits", &copy_logits)
       .def("hidden", &copy_hidden)
       .def("counters", &take_counters);
+}
+
+template <class T>
+void set_addition(Adapter& adapter, const std::string& name, const AnyArray& a, const AnyArray& b, float scale) {
+  const T* first = array_data<T>(a, "a", {kAnySize, kAnySize});
+  const T* second = array_data<T>(b, "b", {kAnySize, kAnySize});
+  const auto size = [](const AnyArray& array, size_t axis) { return static_cast<int64_t>(array.shape(axis)); };
+  const std::array<int64_t, 4> shapes{size(a, 0), size(a, 1), size(b, 0), size(b, 1)};
+  nb::gil_scoped_release release;
+  adapter.set(name, first, second, shapes, scale);
+}
+
+void bind_adapter(nb::module_& m) {
+  const auto set = [](Adapter& adapter, const std::string& name, const AnyArray& a, const AnyArray& b, float scale) {
+    a.dtype() == nb::dtype<uint16_t>() ? set_addition<bf16>(adapter, name, a, b, scale) : set_addition<float>(adapter, name, a, b, scale);
+  };
+  nb::class_<Adapter>(m, "Adapter")
+      .def(nb::new_([](Model& model) { return std::make_shared<Adapter>(model.spec()); }), nb::arg("model"))
+      .def("set", set, nb::arg("name"), nb::arg("a"), nb::arg("b"), nb::arg("scale"))
+      .def_prop_ro("nbytes", &Adapter::bytes);
 }
 
 void bind_cache(nb::module_& m) {
@@ -336,6 +362,7 @@ NB_MODULE(_native, m) {
   nb::class_<Team>(m, "Team").def(nb::init<int>(), nb::arg("threads")).def_prop_ro("threads", &Team::threads);
   bind_packing(m);
   bind::bind_pieces(m);
+  bind_adapter(m);
   nb::class_<Model> model = bind_model(m);
   bind_cache(m);
   nb::module_ testing = m.def_submodule("testing", "Single kernels, for tests and benchmarks only.");

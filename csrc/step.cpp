@@ -64,6 +64,10 @@ void Model::Step::reserve(const Batch& batch) {
   space_.partial_max.reserve(partials * f);
   space_.partial_sum.reserve(partials * f);
   space_.partial_out.reserve(partials * spec_.head_dim * f);
+  if (!adapters_.any()) return;
+  space_.normed.reserve(m * hidden * f);
+  space_.inner.reserve(m * kInner * f);
+  space_.gate_up.reserve(m * 2 * spec_.ffn * f);
 }
 
 // One member's walk through the step. Every member makes the same calls in the same order; one that comes late skips phases
@@ -93,7 +97,7 @@ class Model::Step::Member {
     if (batch_.logits > 0) {
       keep_logit_rows();
       attention(last, step_.plan_.of(spec_.windows[last]).logits, batch_.logits);
-      feed_forward(parts_.layers[last], batch_.logits);
+      feed_forward(last, batch_.logits);
       head();
     }
     if (kernels_.leave) kernels_.leave();
@@ -127,14 +131,55 @@ class Model::Step::Member {
     mark_ = t;
   }
 
-  // Rows in tasks of a few, so that claiming costs little and the tail stays short.
+  // Rows in tasks of a few, so that claiming costs little and the tail stays short: fn(first, end).
+  template <class F>
+  void each_rows(Part part, int rows, F&& fn) {
+    const int chunk = std::clamp(rows / (8 * step_.team_.threads()), 1, 16);
+    phase(part, static_cast<int>(ceil_div(rows, chunk)), [&](int task) { fn(task * chunk, std::min(rows, (task + 1) * chunk)); });
+  }
+
   template <class F>
   void each_row(Part part, int rows, F&& fn) {
-    const int chunk = std::clamp(rows / (8 * step_.team_.threads()), 1, 16);
-    phase(part, static_cast<int>(ceil_div(rows, chunk)), [&](int task) {
-      for (int row = task * chunk; row < std::min(rows, (task + 1) * chunk); ++row) fn(row);
+    each_rows(part, rows, [&](int first, int end) {
+      for (int row = first; row < end; ++row) fn(row);
     });
   }
+
+  // Rows first .. end - 1 in runs that share an adapter: fn(adapter, row, count).
+  template <class F>
+  void each_run(int first, int end, F&& fn) {
+    const std::vector<const Adapter*>& of = logit_rows_only_ ? step_.adapters_.logits : step_.adapters_.rows;
+    for (int row = first, next; row < end; row = next) {
+      for (next = row + 1; next < end && of[next] == of[row];) ++next;
+      if (of[row]) fn(*of[row], row, next - row);
+    }
+  }
+
+  // The inner values of what adapters add to a linear, from its input x [rows][stride].
+  void shrink(int layer, Place place, const float* x, int64_t stride, int first, int end) {
+    if (!step_.adapters_.any()) return;
+    each_run(first, end, [&](const Adapter& adapter, int row, int count) {
+      float* inner = inner_of(row);
+      for (const LowRank& w : adapter.of(layer, place)) {
+        kernels_.shrink(w, x + row * stride, stride, count, inner);
+        inner += kMaxRank;
+      }
+    });
+  }
+
+  // Adds them to what the linear gave.
+  void expand(int layer, Place place, const FloatView& y, int first, int end) {
+    if (!step_.adapters_.any()) return;
+    each_run(first, end, [&](const Adapter& adapter, int row, int count) {
+      const float* inner = inner_of(row);
+      for (const LowRank& w : adapter.of(layer, place)) {
+        kernels_.expand(w, inner, y, row, count);
+        inner += kMaxRank;
+      }
+    });
+  }
+
+  float* inner_of(int row) const { return space_.inner.as<float>() + int64_t{row} * kInner; }
 
   void multiply(Part part, const OwnedLinear& w, FloatView out, int rows, Activation gate = Activation::none) {
     const GemmTask task{&w.view, quantized(rows), out, gate};
@@ -156,6 +201,7 @@ class Model::Step::Member {
     task.eps = spec_.norm_eps;
     task.consumer = &consumer.view;
     task.out = quantized(rows);
+    if (step_.adapters_.any()) task.normed = space_.normed.as<float>();
     return task;
   }
 
@@ -164,7 +210,7 @@ class Model::Step::Member {
   void layer(int i) {
     qkv(i);
     attention(i, step_.plan_.of(spec_.windows[i]).all, batch_.rows);
-    feed_forward(parts_.layers[i], batch_.rows);
+    feed_forward(i, batch_.rows);
   }
 
   // Norm, projections, and K and V of the new rows into the cache.
@@ -173,15 +219,22 @@ class Model::Step::Member {
     const int rows = batch_.rows;
     const NormTask norm = i == 0 ? norm_task(rows, layer.attn_norm, layer.qkv, {}, {})
                                  : norm_task(rows, layer.attn_norm, layer.qkv, delta(rows), parts_.layers[i - 1].ffn_out_norm);
-    each_row(i == 0 ? Part::embed : Part::norm, rows, [&](int row) {
-      if (i == 0) kernels_.embed_row(parts_.embedding, batch_.token_ids[row], residual_ + int64_t{row} * spec_.hidden);
-      kernels_.norm_row(norm, row, scratch_);
+    each_rows(i == 0 ? Part::embed : Part::norm, rows, [&](int first, int end) {
+      if (i > 0) expand(i - 1, Place::down, norm.delta, first, end);
+      for (int row = first; row < end; ++row) {
+        if (i == 0) kernels_.embed_row(parts_.embedding, batch_.token_ids[row], residual_ + int64_t{row} * spec_.hidden);
+        kernels_.norm_row(norm, row, scratch_);
+      }
+      shrink(i, Place::qkv, norm.normed, spec_.hidden, first, end);
     });
     const FloatView out = blocked(space_.qkv.as<float>(), rows, kTileColumns);
     multiply(Part::qkv, layer.qkv, out, rows);
     kv_.layer = i;
     const RopeTask rope = rope_task(i, out);
-    each_row(Part::rope, rows, [&](int row) { kernels_.rope_row(rope, row, scratch_); });
+    each_rows(Part::rope, rows, [&](int first, int end) {
+      expand(i, Place::qkv, out, first, end);
+      for (int row = first; row < end; ++row) kernels_.rope_row(rope, row, scratch_);
+    });
   }
 
   RopeTask rope_task(int i, FloatView qkv) const {
@@ -211,9 +264,12 @@ class Model::Step::Member {
     phase(Part::attention, static_cast<int>(plan.tiles.size()), [&](int t) { tile(plan.tiles[t]); });
     const int width = spec_.heads * spec_.head_dim;
     const QuantTask quant{row_major(space_.attention.as<float>(), width), &layer.o.view, quantized(rows)};
-    each_row(Part::merge, rows, [&](int row) {
-      if (plan.rows[row].segments > 0) merge_row(plan.rows[row], row);
-      kernels_.quantize_row(quant, row, scratch_);
+    each_rows(Part::merge, rows, [&](int first, int end) {
+      for (int row = first; row < end; ++row) {
+        if (plan.rows[row].segments > 0) merge_row(plan.rows[row], row);
+        kernels_.quantize_row(quant, row, scratch_);
+      }
+      shrink(i, Place::o, space_.attention.as<float>(), width, first, end);
     });
     multiply(Part::o, layer.o, delta(rows), rows);
   }
@@ -270,14 +326,40 @@ class Model::Step::Member {
     }
   }
 
-  void feed_forward(const Layer& layer, int rows) {
+  void feed_forward(int i, int rows) {
+    const Layer& layer = parts_.layers[i];
     const NormTask norm = norm_task(rows, layer.ffn_norm, layer.gate_up, delta(rows), layer.attn_out_norm);
-    each_row(Part::norm, rows, [&](int row) { kernels_.norm_row(norm, row, scratch_); });
+    each_rows(Part::norm, rows, [&](int first, int end) {
+      expand(i, Place::o, norm.delta, first, end);
+      for (int row = first; row < end; ++row) kernels_.norm_row(norm, row, scratch_);
+      shrink(i, Place::gate_up, norm.normed, spec_.hidden, first, end);
+    });
+    step_.adapters_.any() ? gate_apart(i, rows) : gate(layer, rows);
+    multiply(Part::down, layer.down, delta(rows), rows);
+  }
+
+  void gate(const Layer& layer, int rows) {
     const FloatView activated = blocked(space_.activated.as<float>(), rows, kTileColumns / 2);
     multiply(Part::gate_up, layer.gate_up, activated, rows, spec_.activation);
     const QuantTask quant{activated, &layer.down.view, quantized(rows)};
     each_row(Part::activation, rows, [&](int row) { kernels_.quantize_row(quant, row, scratch_); });
-    multiply(Part::down, layer.down, delta(rows), rows);
+  }
+
+  // The same with what adapters add before the activation.
+  void gate_apart(int i, int rows) {
+    const Layer& layer = parts_.layers[i];
+    const FloatView wide = blocked(space_.gate_up.as<float>(), rows, kTileColumns);
+    multiply(Part::gate_up, layer.gate_up, wide, rows);
+    float* activated = space_.activated.as<float>();
+    const QuantTask quant{row_major(activated, spec_.ffn), &layer.down.view, quantized(rows)};
+    each_rows(Part::activation, rows, [&](int first, int end) {
+      expand(i, Place::gate_up, wide, first, end);
+      for (int row = first; row < end; ++row) {
+        kernels_.gate_row(spec_.activation, wide, row, spec_.ffn, activated + int64_t{row} * spec_.ffn);
+        kernels_.quantize_row(quant, row, scratch_);
+      }
+      shrink(i, Place::down, activated, spec_.ffn, first, end);
+    });
   }
 
   // From here on only rows that need logits go on.
@@ -288,12 +370,16 @@ class Model::Step::Member {
                   sizeof(float) * spec_.hidden);
     });
     residual_ = kept;
+    logit_rows_only_ = true;
   }
 
   void head() {
     NormTask norm = norm_task(batch_.logits, parts_.final_norm, parts_.head, delta(batch_.logits), parts_.layers.back().ffn_out_norm);
     norm.normed = space_.hidden.as<float>();
-    each_row(Part::norm, batch_.logits, [&](int row) { kernels_.norm_row(norm, row, scratch_); });
+    each_rows(Part::norm, batch_.logits, [&](int first, int end) {
+      expand(spec_.layers - 1, Place::down, norm.delta, first, end);
+      for (int row = first; row < end; ++row) kernels_.norm_row(norm, row, scratch_);
+    });
     const int stride = static_cast<int>(step_.logits_.stride);
     float* logits = space_.logits.as<float>();
     multiply(Part::head, parts_.head, row_major(logits, stride), batch_.logits);
@@ -313,6 +399,7 @@ class Model::Step::Member {
   KvView kv_;
   int window_ = 0;
   float* residual_ = space_.residual.as<float>();
+  bool logit_rows_only_ = false;
   Partial total_, next_;
   Scratch scratch_;
   double mark_ = 0;
@@ -324,6 +411,7 @@ void Model::Step::begin(KvCache& kv, const Batch& batch) {
   team_.settle();
   logits_.rows = 0;  // should memory run out below, nobody may read what is left of the last step
   batch_.assign(batch);
+  adapters_.assign(batch);
   plan_ = make_plan(spec_, batch, kernels_.attention_rows);
   reserve(batch);
   logits_.data = space_.logits.as<float>();
@@ -336,6 +424,7 @@ void Model::Step::begin(KvCache& kv, const Batch& batch) {
 
 void OwnedBatch::assign(const Batch& batch) {
   view = batch;
+  view.adapters = nullptr;
   values.clear();
   const std::pair<const int32_t**, size_t> arrays[] = {
       {&view.token_ids, batch.rows},

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "executor.h"
+#include "lora.h"
 #include "plan.h"
 
 namespace tailrace {
@@ -67,6 +68,7 @@ struct Model::Parts {
 struct Workspace {
   Memory residual, kept, rows, steps, qkv, q, attention, delta, activated, logits, hidden;
   Memory partial_max, partial_sum, partial_out;
+  Memory normed, inner, gate_up;  // of a step with adapters
   std::vector<Memory> scratch;  // by member
 };
 
@@ -84,6 +86,8 @@ struct Model::Step {
   void begin(KvCache& kv, const Batch& batch);
   LogitsView logits() const { return logits_; }
   const float* hidden() const { return space_.hidden.as<float>(); }
+  // The step is settled: what it was lent may go.
+  void let_go() { adapters_.held.clear(); }
 
  private:
   class Member;
@@ -103,6 +107,7 @@ struct Model::Step {
   Counters& counters_;
   Workspace space_;
   OwnedBatch batch_;
+  StepAdapters adapters_;
   Walk walk_{*this, nullptr};
   StepPlan plan_;
   LogitsView logits_;

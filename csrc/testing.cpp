@@ -14,6 +14,7 @@
 #include "arrays.h"
 #include "checks.h"
 #include "cpu.h"
+#include "lora.h"
 #include "probe.h"
 #include "step.h"
 
@@ -350,6 +351,28 @@ nb::tuple attention(const std::string& variant, const AnyArray& q, const AnyArra
   return nb::make_tuple(out.object, best);
 }
 
+// y + scale * b (a x), computed `strip` rows at a time.
+nb::object low_rank(const std::string& variant, const Adapter& adapter, const AnyArray& x, const AnyArray& y, int strip) {
+  const Kernels& kernels = find_variant(variant);
+  const int m = axis_size(x, "x", 0), k = axis_size(x, "x", 1), n = axis_size(y, "y", 1);
+  check(strip > 0, "strip must be positive");
+  const float* rows = array_data<float>(x, "x", {m, k});
+  NewArray<float> out({static_cast<size_t>(m), static_cast<size_t>(n)});
+  std::memcpy(out.data, array_data<float>(y, "y", {m, n}), sizeof(float) * m * n);
+  std::vector<float> inner(int64_t{m} * kInner);
+  for (Place place : {Place::qkv, Place::o, Place::gate_up, Place::down}) {
+    for (const LowRank& w : adapter.of(0, place)) {
+      check(w.k == k && n % kTileColumns == 0 && w.n <= n, "x and y must be of the projection's sizes");
+      for (int row = 0; row < m; row += strip) {
+        const int count = std::min(strip, m - row);
+        kernels.shrink(w, rows + int64_t{row} * k, k, count, inner.data());
+        kernels.expand(w, inner.data(), row_major(out.data, n), row, count);
+      }
+    }
+  }
+  return out.object;
+}
+
 // Times `runs` phases of one empty task a member; returns seconds a phase.
 double phase_seconds(Team& team, int runs) {
   const double start = clock_of(0);
@@ -433,6 +456,7 @@ void bind_testing(nb::module_& m) {
         nb::arg("first_position"), nb::arg("tile_positions"), nb::arg("repeats") = 1, nb::arg("window") = 0,
         nb::arg("softcap") = 0.0f, nb::arg("steps").none() = nb::none());
   m.def("softcap", &softcap, nb::arg("variant"), nb::arg("x"), nb::arg("cap"));
+  m.def("low_rank", &low_rank, nb::arg("variant"), nb::arg("adapter"), nb::arg("x"), nb::arg("y"), nb::arg("strip"));
   m.def("phase_seconds", &phase_seconds, nb::arg("team"), nb::arg("runs"), nb::call_guard<nb::gil_scoped_release>());
   m.def("team_sum", &team_sum, nb::arg("team"), nb::arg("tasks"), nb::arg("phases"), nb::call_guard<nb::gil_scoped_release>());
   m.def("madd_peak", [](double seconds) { return peak(seconds, madd_rounds, 32); }, nb::arg("seconds"),

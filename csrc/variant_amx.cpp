@@ -25,6 +25,7 @@ namespace {
 #include "amx_tile.h"
 #include "vector_inl.h"
 #include "rows_inl.h"
+#include "lora_inl.h"
 #include "strip_inl.h"
 #include "attention8_inl.h"
 
@@ -417,6 +418,7 @@ constexpr Kernels make_table(const char* name) {
   t.attention_merge = attention_merge;
   t.attention_finish = attention_finish;
   t.softcap = softcap;
+  add_low_rank(t);
   return t;
 }
 

@@ -35,6 +35,7 @@ namespace {
 #include "avx512_vector.h"
 #include "vector_inl.h"
 #include "rows_inl.h"
+#include "lora_inl.h"
 #include "attention_inl.h"
 #include "gemm_inl.h"
 

@@ -11,6 +11,7 @@ namespace {
 
 #include "vector_inl.h"
 #include "rows_inl.h"
+#include "lora_inl.h"
 #include "attention_inl.h"
 #include "gemm_inl.h"
 

@@ -3,7 +3,7 @@
 Arrays are C-contiguous; a wrong dtype or shape raises ValueError naming the argument.
 """
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -102,12 +102,14 @@ class Model:
         first_positions: I32,
         block_tables: I32,
         logit_rows: I32,
+        adapters: list[Adapter | None] | None = None,
     ) -> None:
         """One step over a ragged batch; logits stay native until the next call.
 
         token_ids [T]; row_starts [S+1] cuts the rows into sequences; first_positions [S] is the absolute
         position of each sequence's first row; block_tables [S, B] lists KV blocks (entries past the need are
-        ignored); logit_rows [R] are the rows that need logits, ascending. Releases the GIL.
+        ignored); logit_rows [R] are the rows that need logits, ascending; adapters [S] are added to the weights
+        for each sequence's rows. Releases the GIL.
         """
     def begin(
         self,
@@ -117,6 +119,7 @@ class Model:
         first_positions: I32,
         block_tables: I32,
         logit_rows: I32,
+        adapters: list[Adapter | None] | None = None,
     ) -> None:
         """As `forward`, but returns while the team's other threads compute. `settle` joins them; so does everything
         else of this model, and whatever runs on its team. The arrays may be changed at once, `kv` not before."""
@@ -165,6 +168,15 @@ class Model:
         Parts: embed (with the first norm), norm, qkv, rope (with append), attention, merge (with quantize), o, gate_up,
         activation (quantize), down, head, sample; "wait" is the part of them spent waiting for other threads.
         """
+
+class Adapter:
+    """Low-rank additions to the weights of models of this one's shape: y += scale * b (a x), in float32."""
+    def __init__(self, model: Model) -> None: ...
+    def set(self, name: str, a: npt.NDArray[Any], b: npt.NDArray[Any], scale: float) -> None:
+        """ "q.{layer}", and so k, v, o, gate, up, down; each once, before a step has the adapter. a [rank, K] and
+        b [N, rank], float32 or uint16 (bf16), copied; N in the order of the executor's rows; rank at most 64."""
+    @property
+    def nbytes(self) -> int: ...
 
 class KvCache:
     """Paged KV memory: num_blocks blocks of BLOCK_TOKENS tokens over all layers; int8 with a step a token and head."""

@@ -101,6 +101,20 @@ class Thinking:
     budget: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What is added to a model's weights for some requests. `key` is of this loading alone, and what was computed with
+    it is cached under it. `weights` are the backend's own, and given back with the last reference."""
+
+    name: str
+    key: bytes  # KEY_BYTES long
+    weights: object
+
+
+KEY_BYTES = 8
+_ADAPTED = b"\1"  # what the prefix cache's keys begin with where there is an adapter
+
+
 @frozen
 class GenerateRequest:
     """One request as every backend sees it: `n` choices over one prompt.
@@ -127,6 +141,14 @@ class GenerateRequest:
     grammar: Grammar | None = None
     thinking: Thinking | None = None
     shown_ids: tuple[int, ...] = ()  # control tokens whose names are part of the answer's text
+    adapter: Adapter | None = None
+
+    @property
+    def cache_key(self) -> bytes:
+        """Under which its prompt's KV blocks are found again: what they hold hangs on the adapter too."""
+        if self.adapter is not None:
+            return _ADAPTED + self.adapter.key + self.salt
+        return _ADAPTED + bytes(KEY_BYTES) + self.salt if self.salt.startswith(_ADAPTED) else self.salt
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -241,11 +242,12 @@ def _quantized(weights: Weights, name: str, x: Any) -> Any:
     return np.rint(x / step) * step
 
 
-def numpy_logits(weights: Weights, tokens: list[int]) -> Any:
+def numpy_logits(weights: Weights, tokens: list[int], added: Callable[[str, Any], Any] = lambda name, x: 0.0) -> Any:
+    """`added(linear, its input)` joins what each linear gives."""
     dims = weights.dims
 
     def linear(name: str, x: Any) -> Any:
-        return _quantized(weights, name, x) @ weights.dense[name].T.astype(np.float64)
+        return _quantized(weights, name, x) @ weights.dense[name].T.astype(np.float64) + added(name, x)
 
     def behind(name: str, x: Any) -> Any:
         return _rms_norm(x, weights.norms[name], dims.norm_eps) if dims.out_norms else x

@@ -282,9 +282,9 @@ class FakeBackend:
     def _prefill(self, job: _Job) -> None:
         request = job.request
         if request.prompt_logprobs is None:
-            job.cached = self.match_prefix(request.prompt, request.salt)
+            job.cached = self.match_prefix(request.prompt, request.cache_key)
         for end in range(BLOCK, len(request.prompt) + 1, BLOCK):
-            self._prefixes.add(request.salt + request.prompt[:end].tobytes())
+            self._prefixes.add(request.cache_key + request.prompt[:end].tobytes())
 
     def _mark_first(self, job: _Job, events: list[TokenEvent]) -> None:
         if not job.first:

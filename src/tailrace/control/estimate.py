@@ -75,7 +75,7 @@ class Estimator:
     def _cached(self, request: GenerateRequest) -> int:
         if request.prompt_logprobs is not None:
             return 0
-        return self._backend.match_prefix(request.prompt, request.salt)
+        return self._backend.match_prefix(request.prompt, request.cache_key)
 
 
 def prefill_seconds(costs: StepCosts, cached: int, uncached: int) -> float:

@@ -19,7 +19,7 @@ from tailrace.engine.sequence import Sequence
 from tailrace.engine.step import Row, Scores, StepPlan, StepResult
 
 if TYPE_CHECKING:  # plans can be made and faked without the native module
-    from tailrace._native import KvCache, Model
+    from tailrace._native import Adapter, KvCache, Model
     from tailrace.engine.grammar.masks import MaskMaker, Masks
 
 I32 = npt.NDArray[np.int32]
@@ -79,7 +79,9 @@ class NativeRunner:
             tokens = np.concatenate([sequence.tokens[first : first + count] for sequence, first, count, _, _ in rows])
             at = list(accumulate(counts, initial=0))
             starts, wanted = np.array(at, np.int32), np.array(self._logit_rows(plan, at), np.int32)
-        self._model.begin(self._kv, tokens, starts, firsts, self._tables[: len(rows)], wanted)
+        self._model.begin(
+            self._kv, tokens, starts, firsts, self._tables[: len(rows)], wanted, adapters=adapters_of(rows)
+        )
         if self._masks is not None:
             self._masks.begin(plan)
 
@@ -157,6 +159,12 @@ class NativeRunner:
         parameters = forced(sequence.tokens[start:stop], width)
         _, logprobs, top_ids, top = self._model.sample(where, *parameters)
         return Scores(sequence, start, logprobs, top_ids, top)
+
+
+def adapters_of(rows: Seq[Row]) -> list[Adapter | None] | None:
+    """Of each row's request; None when none has one."""
+    found = [row[0].group.adapter for row in rows]
+    return found if any(found) else None
 
 
 def copy_blocks(kv: KvCache, plan: StepPlan) -> None:

@@ -392,7 +392,7 @@ class Scheduler:
         if self.running and blocked is not None and blocked[0] is sequence and blocked[1] >= kv.available:
             return False
         reuse = not sequence.group.wants_scores or sequence.scored >= sequence.group.prompt_tokens
-        table = kv.open(sequence.tokens[: sequence.known], sequence.group.request.salt, reuse=reuse)
+        table = kv.open(sequence.tokens[: sequence.known], sequence.group.request.cache_key, reuse=reuse)
         spare = len(self.running) + len(sequence.followers) if self.running else 0
         need = kv.blocks_for(sequence.known) - len(table.blocks)
         if need + spare > kv.available or not kv.reserve(table, kv.matched(table), sequence.known):

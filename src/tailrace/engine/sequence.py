@@ -10,7 +10,7 @@ the scheduler lets `computed` catch up with `known`, and a token is sampled when
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -104,7 +104,7 @@ class Group:
     """A request: one prompt, `n` sequences. Its prompt is computed once, by the first of them."""
 
     __slots__ = (
-        "arrival", "cached", "computed_prompt", "grammar", "key_seed", "measured_nanoseconds", "preemptions",
+        "adapter", "arrival", "cached", "computed_prompt", "grammar", "key_seed", "measured_nanoseconds", "preemptions",
         "prompt_tokens", "recomputed", "request", "sequences", "standard_seconds", "started", "thinking",
         "wants_scores",
     )  # fmt: skip
@@ -119,6 +119,7 @@ class Group:
     ) -> None:
         """`key_seed` is the request's seed, or one drawn for it; `arrival` orders requests."""
         self.request = request
+        self.adapter: Any = None if request.adapter is None else request.adapter.weights
         self.grammar = grammar
         self.thinking = thinking
         self.arrival = arrival

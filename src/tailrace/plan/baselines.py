@@ -76,7 +76,7 @@ class ClassicScheduler(Scheduler):
         if not self._classic.reserve:
             return super()._open(sequence)
         kv = self.kv
-        table = kv.open(sequence.tokens[: sequence.known], sequence.group.request.salt)
+        table = kv.open(sequence.tokens[: sequence.known], sequence.group.request.cache_key)
         if not kv.reserve(table, kv.matched(table), len(sequence.tokens)):
             kv.release(table)
             return False

@@ -4,7 +4,8 @@ For each sequence it follows there is a twin that shares the tokens and has its 
 up with what is known (a bounded number of tokens, so that a long prompt takes several calls), then takes a few steps of
 one token each, of all twins together. Guesses are drawn with the sequence's own temperature, filters, bias and noise:
 where the two models agree, the same noise picks the same token. Penalties are left out, as their history would have to
-be taken back with every rejected guess.
+be taken back with every rejected guess. So are adapters, which are the large model's: guesses are right less often, no
+more.
 
 What follows an accepted guess stays computed; the rest is written over. Runs on the engine's thread, before the step.
 Its blocks are named for others only up to tokens that count.
@@ -33,10 +34,10 @@ class _Twin:
         sampling = replace(
             request.sampling, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, logprobs=None
         )
-        plain = replace(request, n=1, prompt_logprobs=None, sampling=sampling)
+        plain = replace(request, n=1, prompt_logprobs=None, sampling=sampling, adapter=None)
         self.sequence = Sequence(Group(plain, 0, sequence.group.key_seed), sequence.index)
         self.sequence.tokens = sequence.tokens
-        self.sequence.table = kv.open(sequence.tokens[: sequence.known], request.salt)
+        self.sequence.table = kv.open(sequence.tokens[: sequence.known], plain.cache_key)
         self.sequence.computed = self.known = kv.matched(self.sequence.table)
         self.guesses: list[int] = []
 
