@@ -55,7 +55,10 @@ class _Stream:
         """Returns how many choices ended."""
         self.begun = True
         self.events += events
-        ended = sum(event.finish is not None for event in events)
+        ended = 0
+        for event in events:
+            if event.finish is not None:
+                ended += 1
         self.open -= ended
         self.ready.set()
         return ended
@@ -239,6 +242,8 @@ class EngineBackend:
         for each running sequence. Read while the engine works, so a start may be counted twice for a moment; the first
         events of what starts wake whoever waits for room."""
         kv, running = self._scheduler.kv, len(self._scheduler.running)
+        if running == self._choices:  # nobody waits there
+            return kv.available - running
         pledged = 0
         for stream in self._streams.values():
             for sequence in stream.group.sequences:

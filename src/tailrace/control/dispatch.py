@@ -62,6 +62,7 @@ class Dispatch:
     def push(self, run: Run, until: float | None = None) -> None:
         """It waits from now on, at most until that time on the clock."""
         run.request = scheduled(run.request, run.ticket)
+        run.yields = run.request.background
         run.waits_since = self._clock.now()
         run.prediction = run.prediction or self.foresight.predict(run.ticket)
         self.reserve.came(run.tenant, run.ticket.weight, run.waits_since)

@@ -107,7 +107,7 @@ class LengthBook:
             sketch = self._sketches.get(name)
             if sketch is None or sketch.seen < _ENOUGH:
                 continue
-            if not generated or sketch.mean(generated) >= generated:
+            if sketch.any(generated):
                 self._sketches.move_to_end(name)
                 return sketch
         return self._prior

@@ -43,12 +43,16 @@ class Run:
         self.sequences = request.n
         self.prompt_tokens = len(request.prompt)
         self.generated = 0
+        self.longest = 0  # tokens of the choice that has most
         self._made = [0] * request.n
         self._ends: list[FinishReason | None] = [None] * request.n
         self.cached_tokens = 0
         self._pipeline = pipeline
         self._timeline = timeline
         self._open = set(range(request.n))
+        self.open_choices = request.n
+        self.begun = False  # whether the backend has it, so that its report counts it
+        self.yields = request.background  # gives up its slots to whatever goes before it
         self._counted = (0, 0)  # preemptions and recomputed tokens that the metrics have
         self._released = asyncio.Event()
         self._error: TailraceError | None = None
@@ -62,20 +66,6 @@ class Run:
         return self.ticket.tenant
 
     @property
-    def longest(self) -> int:
-        """Tokens of the choice that has most."""
-        return max(self._made)
-
-    @property
-    def open_choices(self) -> int:
-        return len(self._open)
-
-    @property
-    def yields(self) -> bool:
-        """Gives up its slots to whatever goes before it."""
-        return self.request.background
-
-    @property
     def token_seconds(self) -> float:
         """Standard device-seconds that a token of its answer is expected to cost."""
         expected = self.ticket.estimate
@@ -84,11 +74,6 @@ class Run:
     def choices(self) -> Iterator[tuple[int, bool]]:
         """Tokens of each choice, and whether it ended by itself."""
         return ((made, end is FinishReason.STOP) for made, end in zip(self._made, self._ends, strict=True))
-
-    @property
-    def begun(self) -> bool:
-        """Whether the backend has it, so that its report counts it."""
-        return self._stream is not None
 
     def waits(self) -> None:
         """It is in the queue from now on."""
@@ -184,6 +169,7 @@ class Run:
             self._timeline.enter(Phase.QUEUE)
             self._timeline.enter(Phase.PREFILL)  # until the backend says when it began
             self._stream = self._pipeline.backend.generate(self.request)
+            self.begun = True
         return self._stream
 
     async def close(self) -> None:
@@ -218,6 +204,7 @@ class Run:
                 self._finish(event)
         if made:
             self.generated += made
+            self.longest = max(self._made)
             self._pipeline.dispatch.served(self, made)
             if self.generated > self.hold.room:
                 self.hold.spend(self.spent())
@@ -229,6 +216,7 @@ class Run:
     def _finish(self, event: TokenEvent) -> None:
         assert event.index in self._open, f"choice {event.index} of {self.id} finished twice"
         self._open.discard(event.index)
+        self.open_choices -= 1
         self._ends[event.index] = event.finish
         self.failed |= event.finish in (FinishReason.ERROR, FinishReason.ABORT)
         if event.facts is not None:

@@ -60,6 +60,11 @@ class Sketch:
         total = float(_sum(counts))
         return float(counts @ np.minimum(middles, most)) / total if total > 0.0 else float("nan")
 
+    def any(self, above: float) -> bool:
+        """Whether there are numbers over `above`."""
+        counts = self.counts if above <= 0.0 else self.counts[self.scale.bucket(above) :]
+        return bool(_sum(counts) > 0.0)
+
     def quantile(self, part: float, above: float = 0.0) -> float:
         """The number that this part of those over `above` do not exceed; NaN without any."""
         return self.quantiles((part,), above)[0]

@@ -19,7 +19,7 @@ class Answer:
         self._tokenizer = tokenizer
         strings = StopStrings(request.stop.strings) if request.stop.strings else None
         ends, complete = tokenizer.end_ids, group.grammar is not None
-        self._streams = [
+        self.streams = [
             TextStream(tokenizer, request.stop, ends, strings=strings, complete=complete, shown=request.shown_ids)
             for _ in group.sequences
         ]
@@ -34,22 +34,22 @@ class Answer:
     def event(self, update: Update, result: StepResult | None) -> TokenEvent:
         """The event of one update. `finish` is set when the choice ends, by the scheduler's word or its own text."""
         sequence, token, sample, finish, error = update
-        stream = self._streams[sequence.index]
+        stream = self.streams[sequence.index]
         if token is None:
             text = "" if error is not None else stream.finish()
             return self._begin(TokenEvent(sequence.index, text, finish=finish, error=error))
-        pushed = stream.push(token)
-        event = TokenEvent(sequence.index, pushed.text, (token,), finish=finish)
-        if pushed.reason is not None or finish is not None:
-            self._end(event, pushed, stream)
+        text = stream.plain(token)
+        if text is not None and finish is None:
+            event = TokenEvent(sequence.index, text, (token,))
+        else:
+            pushed = stream.push(token) if text is None else Pushed(text)
+            event = TokenEvent(sequence.index, pushed.text, (token,), finish=finish)
+            if pushed.reason is not None or finish is not None:
+                self._end(event, pushed, stream)
         if self._wants_logprobs:
             assert result is not None
             event.logprobs = (self._sampled(token, sample, result),)
         return event if self._begun[sequence.index] else self._begin(event)
-
-    def may_end(self, index: int, token: int) -> bool:
-        """Whether the choice may end by this token, or by text that it completes."""
-        return self._streams[index].may_end(token)
 
     def score(self, scores: Scores) -> None:
         """Take in log-probabilities of prompt tokens; they come in order."""

@@ -288,7 +288,7 @@ class EngineLoop:
         if token is None or finish is not None:
             return True
         answer = self._answers.get(sequence.group.request.id)
-        return answer is None or answer.may_end(sequence.index, token)
+        return answer is None or answer.streams[sequence.index].may_end(token)
 
     def _publish_late(self, out: Delivery) -> None:
         late, self._late = self._late, None

@@ -38,6 +38,8 @@ from tailrace.engine.step_draft import StepDraft
 from tailrace.errors import ContextLengthExceeded, InternalError, InvalidRequest, TailraceError
 from tailrace.types import FinishReason, GenerateRequest
 
+_new = tuple.__new__  # as in step_draft
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -205,13 +207,14 @@ class Scheduler:
 
     def _decode(self, draft: StepDraft) -> None:
         """Rows for the sequences that lack one token."""
-        reserve = self.kv.reserve
+        reserve, size = self.kv.reserve, self.kv.block_tokens
         for sequence in self._decoding(draft):
-            first = sequence.computed
+            first, table = sequence.computed, sequence.table
             if sequence.state is not State.RUNNING:
                 continue
-            assert sequence.table is not None
-            if not reserve(sequence.table, first, first + 1) and not self._make_room(draft, sequence):
+            assert table is not None
+            held = first < len(table.blocks) * size and not table.shared_tail
+            if not (held or reserve(table, first, first + 1) or self._make_room(draft, sequence)):
                 draft.stalled.add(sequence)
                 continue
             if first < sequence.group.prompt_tokens:
@@ -496,7 +499,7 @@ class Scheduler:
             if sequence.known == len(sequence.tokens):
                 reason = FinishReason.LENGTH
                 self.finish(sequence, reason, now)
-            updates.append(Update(sequence, token, sample, reason))
+            updates.append(_new(Update, (sequence, token, sample, reason, None)))
         return updates
 
     def _settle(self, row: Row, drafted: int) -> None:

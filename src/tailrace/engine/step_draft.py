@@ -9,6 +9,8 @@ from tailrace.engine.spec.draft import guess_reads
 from tailrace.engine.standing import Turn
 from tailrace.engine.step import Draft, Preemption, Row
 
+_new = tuple.__new__  # a row without the call of its class in between: one for each running answer and step
+
 
 class StepDraft:
     """A plan in the making."""
@@ -47,7 +49,7 @@ class StepDraft:
         """A row behind the prompt: it is sampled, and has no followers and no scores."""
         self.samplers.append(sequence)
         self.sample_rows.append(len(self.rows))
-        self.rows.append(Row(sequence, first, 1))
+        self.rows.append(_new(Row, (sequence, first, 1, 0, 0)))
 
     def add_guesses(self, place: int, guesses: list[int]) -> None:
         """Widen a row that `add_decode` made."""

@@ -31,19 +31,18 @@ _NO_TOPS = np.empty((0, 0), np.float32)
 
 
 class Answer:
-    """`worst_gap`: the longest time between two tokens; None while there are fewer."""
+    """`last`: when its latest token was made. `gap`: the longest time between two tokens so far."""
 
-    __slots__ = ("_last", "length", "worst_gap")
+    __slots__ = ("gap", "last", "length")
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self.worst_gap: float | None = None
-        self._last: float | None = None
+        self.gap = -1.0  # fewer than two tokens
+        self.last: float | None = None
 
-    def note(self, now: float) -> None:
-        if self._last is not None and (self.worst_gap is None or now - self._last > self.worst_gap):
-            self.worst_gap = now - self._last
-        self._last = now
+    @property
+    def worst_gap(self) -> float | None:
+        return None if self.gap < 0.0 else self.gap
 
 
 class RecordedAnswers:
@@ -64,11 +63,13 @@ class RecordedAnswers:
         pass
 
     def sample(self, plan: StepPlan) -> StepResult:
-        now, tokens = self._clock.now(), []
+        now, tokens, answers = self._clock.now(), [], self._answers
         for sequence, behind in zip(plan.samplers, plan.behind, strict=True):
             group = sequence.group
-            answer = self._answers[group.request.id]
-            answer.note(now)
+            answer = answers[group.request.id]
+            if answer.last is not None and now - answer.last > answer.gap:
+                answer.gap = now - answer.last
+            answer.last = now
             done = sequence.known + 1 + behind - group.prompt_tokens >= answer.length
             tokens.append(END if done else WORD)
         return StepResult(tokens, _NOTHING, _NO_IDS, _NO_TOPS)

@@ -86,6 +86,17 @@ class TextStream:
             return True
         return self._finder.may_match(text)
 
+    def plain(self, token_id: int) -> str | None:
+        """As `push`, for the common case alone: a token that is whole characters and ends nothing, and no stop strings.
+        None, and nothing has happened, for any other."""
+        if self._finder is not None or self._detokenizer.pending:
+            return None
+        text = self._texts[token_id]
+        if not text or token_id in self._ending or token_id in self._always:
+            return None
+        self.generated += 1
+        return text
+
     def push(self, token_id: int) -> Pushed:
         """One more token. Nothing may be pushed after a finished one."""
         self.generated += 1
