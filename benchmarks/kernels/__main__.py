@@ -1,6 +1,11 @@
-"""Times single kernels beside what the machine can do at that moment.
+"""Times single kernels beside what the machine can do at that moment, and beside the same kernel without vectors.
 
-    python -m benchmarks.kernels [--variant avx2] [--threads 1] [--rounds 3]
+    python -m benchmarks.kernels [--variant avx2] [--threads 1] [--rounds 3] [--only gate_up] [--reference]
+
+The floor of a kernel is the longer of two times: reading its weights or keys once at the team's bandwidth, and its
+operations at the cores' peak (int8 products at that of vpmaddwd, bfloat16 at that of FMA). Up to COLD_ROWS rows the
+caches hold nothing of the weights when a product begins, as between the layers of a step; above, products bind.
+`--reference` also times the portable variant, which is the same arithmetic in plain C++, on one thread.
 
 Shared machines have fast and slow minutes, so rounds are interleaved: every round measures the peaks and each kernel
 once, and each column shows its best round. With one thread, times are CPU time, which a busy neighbour disturbs least.
@@ -11,6 +16,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -22,23 +29,40 @@ SHAPES = {"qkv": (960, 576), "o": (576, 576), "gate_up": (3072, 576), "down": (5
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 HEAD_ROWS = (1, 2, 4, 8, 32)  # its weights do not fit the caches: the memory-bound case
 COLD_BYTES = 96 << 20  # weights larger than any cache we count on
+COLD_ROWS = 8
+COLD_TRIES = 3
+PORTABLE = "portable"
+HEADER = f"{'':38}{'us':>10}{'GOPS':>8}{'GB/s':>8}{'of floor':>10}{'x portable':>12}"
 
 
 @dataclass
 class Case:
-    """One measured thing: `run` returns seconds for `operations` operations over `moved` bytes of weights or keys."""
+    """One measured thing: `run` returns seconds for `operations` operations over `moved` bytes of weights or keys;
+    `reference` those of one run of the portable variant on one thread. `floats`: its peak is that of FMA."""
 
     name: str
     operations: float
     moved: float
+    floats: bool
     run: Callable[[], float]
+    reference: Callable[[], float]
+    threads: int = 1
     best: float = float("inf")
+    plain: float = float("nan")
 
     def measure(self) -> None:
         self.best = min(self.best, self.run())
 
-    def line(self) -> str:
-        return f"{self.name:46} {self.operations / self.best / 1e9:8.1f} GOPS {self.moved / self.best / 1e9:7.1f} GB/s"
+    def floor(self, peaks: Peaks) -> float:
+        """Seconds."""
+        peak = (peaks.fma if self.floats else peaks.madd) * self.threads
+        return max(self.moved / peaks.read, self.operations / peak if peak else 0.0)
+
+    def line(self, peaks: Peaks) -> str:
+        rates = f"{self.operations / self.best / 1e9:8.1f}{self.moved / self.best / 1e9:8.1f}"
+        part, times = self.floor(peaks) / self.best, self.plain / self.best
+        compared = "" if isnan(times) else f"{times:12.1f}"
+        return f"{self.name:38}{1e6 * self.best:10.1f}{rates}{100 * part:8.0f} %{compared}"
 
 
 @dataclass
@@ -87,23 +111,39 @@ def random_matrix(variant: str, fmt: str, n: int, k: int) -> Matrix:
     return Matrix(fmt, n, packed, scale, wide)
 
 
-def gemm_case(name: str, variant: str, team: _native.Team, w: Matrix, x: Any) -> Case:
-    repeats = max(2, 256 // len(x)) if w.n < 10000 else 3
+def product(variant: str, team: _native.Team, w: Matrix, x: Any, repeats: int) -> float:
+    """Seconds of the best."""
+    return float(testing.gemm(variant, w.fmt, w.packed, w.n, w.scale, w.wide, x, "", team, repeats)[1])
 
-    def run() -> float:
-        return float(testing.gemm(variant, w.fmt, w.packed, w.n, w.scale, w.wide, x, "", team, repeats)[1])
 
-    return Case(name, 2.0 * x.size * w.n, w.packed.nbytes, run)
+def cold_product(variant: str, team: _native.Team, w: Matrix, x: Any) -> float:
+    """Each behind as much reading as pushes the weights out of the caches."""
+    best = float("inf")
+    for _ in range(COLD_TRIES):
+        testing.read_bandwidth(team, COLD_BYTES, 1)
+        best = min(best, product(variant, team, w, x, 1))
+    return best
+
+
+def gemm_case(name: str, variant: str, team: _native.Team, matrices: tuple[Matrix, Matrix], x: Any) -> Case:
+    """`matrices`: packed for the variant, and for the portable one."""
+    w, plain = matrices
+    if len(x) <= COLD_ROWS:
+        run = partial(cold_product, variant, team, w, x)
+    else:
+        run = partial(product, variant, team, w, x, max(2, 256 // len(x)) if w.n < 10000 else 3)
+    reference = partial(product, PORTABLE, _native.Team(1), plain, x, 1)
+    return Case(name, 2.0 * x.size * w.n, w.packed.nbytes, w.fmt == "bf16", run, reference, team.threads)
 
 
 def gemm_cases(variant: str, team: _native.Team) -> Iterator[Case]:
     rng = np.random.default_rng(0)
     for shape, (n, k) in SHAPES.items():
         for fmt in ("nib4", "int8", "bf16"):
-            matrix = random_matrix(variant, fmt, n, k)
+            matrices = random_matrix(variant, fmt, n, k), random_matrix(PORTABLE, fmt, n, k)
             for m in ROWS if shape != "head" else HEAD_ROWS:
                 x = rng.normal(size=(m, k)).astype(np.float32)
-                yield gemm_case(f"gemm {shape} {fmt} M={m}", variant, team, matrix, x)
+                yield gemm_case(f"gemm {shape} {fmt} M={m}", variant, team, matrices, x)
 
 
 def random_cache(rng: np.random.Generator, kv: str, shape: tuple[int, int, int]) -> tuple[Any, Any, Any, int]:
@@ -126,10 +166,12 @@ def attention_cases(variant: str) -> Iterator[Case]:
             table = np.arange(-(-keys // 64), dtype=np.int32)
             seen = sum(range(keys - m + 1, keys + 1))
 
-            def run(q: Any = q, cache: Any = cache, t: Any = table, first: int = keys - m) -> float:
-                return float(testing.attention(variant, q, cache[0], cache[1], t, first, 16, 5, steps=cache[2])[1])
+            def attend(name: str, repeats: int, q: Any = q, c: Any = (*cache, table), at: int = keys - m) -> float:
+                return float(testing.attention(name, q, c[0], c[1], c[3], at, 16, repeats, steps=c[2])[1])
 
-            yield Case(f"attention {kv} KV rows={m} keys={keys}, 1 thread", 4.0 * seen * heads * head_dim, moved, run)
+            run, reference = partial(attend, variant, 5), partial(attend, PORTABLE, 1)
+            operations = 4.0 * seen * heads * head_dim
+            yield Case(f"attention {kv} KV rows={m} keys={keys}", operations, moved, True, run, reference)
 
 
 def main() -> None:
@@ -137,18 +179,24 @@ def main() -> None:
     parser.add_argument("--variant", default=_native.variants()[0], choices=_native.variants())
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="part of the names of the kernels to time")
+    parser.add_argument("--reference", action="store_true", help="the portable variant too, once")
     args = parser.parse_args()
     team, peaks = _native.Team(args.threads), Peaks()
-    cases = [*gemm_cases(args.variant, team), *attention_cases(args.variant)]
+    found = (*gemm_cases(args.variant, team), *attention_cases(args.variant))
+    cases = [case for case in found if args.only in case.name]
     for _ in range(args.rounds):
         peaks.measure(team)
         for case in cases:
             case.measure()
+    for case in cases if args.reference else ():
+        case.plain = case.reference()
     print(f"{args.variant}, {args.threads} threads, best of {args.rounds} rounds; {peaks.line()}")
     phase = testing.phase_seconds(team, 1000) * 1e6
     print(f"an empty phase of the team: {phase:.2f} us")
+    print(HEADER)
     for case in cases:
-        print(case.line())
+        print(case.line(peaks))
 
 
 if __name__ == "__main__":
