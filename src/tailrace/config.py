@@ -14,16 +14,17 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from tailrace.errors import ConfigError
+from tailrace.frozen import frozen
 from tailrace.knobs import Rule, convert, knob
 from tailrace.policy import TABLES, Policy, read_policy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineConfig:
     """What runs and in how much memory. 0 and "auto" mean: found out at start and printed."""
 
@@ -57,7 +58,7 @@ class EngineConfig:
     store: str = knob("", "model store folder; empty: $XDG_CACHE_HOME/tailrace")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControlConfig:
     """Who may wait. Requests beyond these bounds are refused with 429 and a Retry-After."""
 
@@ -77,7 +78,7 @@ class ControlConfig:
     drain_timeout: float = knob(30.0, "time running requests get after SIGTERM", unit="seconds", low=0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ApiConfig:
     """The HTTP door. `api_keys` holds SHA-256 hex digests after loading; empty: no authentication."""
 
@@ -95,7 +96,7 @@ class ApiConfig:
     ping_interval: float = knob(10.0, "time between the pings of a waiting stream", unit="seconds", low=0.1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
@@ -106,7 +107,7 @@ class Config:
 _SECTIONS = ("engine", "control", "api")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """One knob of one section: where it lives, its type and its rule."""
 
@@ -135,7 +136,7 @@ class Setting:
         return self.rule.accepts(self.type)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loaded:
     """A checked configuration and, for every setting, the source that had the last word. `file` and the `tables` of it
     are what the policy was read from."""

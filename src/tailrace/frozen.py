@@ -58,7 +58,7 @@ def _init(found: tuple[Field[Any], ...], names: dict[str, Any]) -> Any:
         arguments.append(given)
         lines.append(f"self.{each.name} = {put}")
     body = "\n ".join([*lines, "self.__class__ = _made"])
-    exec(f"def __init__({', '.join(arguments)}):\n {body}", names)  # noqa: S102 - as dataclasses do it
+    exec(f"def __init__({', '.join(arguments)}):\n {body}", names)
     return names["__init__"]
 
 

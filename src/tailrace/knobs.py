@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from tailrace.frozen import frozen
 
 _KINDS = {"bytes": "a size such as 4GiB, 512MB or 1048576", "seconds": "a time such as 30, 2.5s, 500ms or 1m"}
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -15,7 +17,7 @@ _MOST = 2**53  # of whole numbers: beyond it a float, and so Redis and JSON, wou
 _SCALES = {"bytes": _SIZES, "seconds": _TIMES}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """What a setting means and accepts. `unit` is "bytes", "seconds", "key", "url" or nothing; bounds are inclusive."""
 

@@ -10,12 +10,13 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, field, fields, replace
 from datetime import UTC, date, datetime, time
 from enum import StrEnum
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from tailrace.errors import ConfigError
+from tailrace.frozen import frozen
 from tailrace.knobs import Rule, convert, knob
 
 SCOPES = ("inference", "admin")
@@ -40,7 +41,7 @@ class RequestClass(StrEnum):
     BACKGROUND = "background"  # nobody waits
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Quota:
     """Limits of a tenant or of one key; 0: none. Rates are buckets that hold a minute's worth and fill evenly."""
 
@@ -54,7 +55,7 @@ class Quota:
     max_output: int = knob(0, "tokens of one answer; more is lowered to it", low=0, high=_MOST)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeyPolicy:
     """An API key, known by its hash only. Its limits hold beside the tenant's."""
 
@@ -75,7 +76,7 @@ class KeyPolicy:
         return self.hash.rpartition(":")[2]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TenantPolicy:
     name: str = knob("", "unique among tenants")
     weight: float = knob(1.0, "share of the machine against other busy tenants", low=0.001, high=1_000_000)
@@ -90,7 +91,7 @@ class TenantPolicy:
     keys: tuple[KeyPolicy, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClassPolicy:
     """How long requests of a class may take to start, and how many of them may wait. 0: no bound of its own."""
 
@@ -101,7 +102,7 @@ class ClassPolicy:
     as_job: bool = knob(False, "what cannot start in time is offered as a job instead of a refusal")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClassRule:
     """Puts requests into a class when all that it states holds. The first rule that matches decides."""
 
@@ -117,7 +118,7 @@ class ClassRule:
     from_tokens: int = knob(0, "uncached prompt tokens, at least", low=0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClassPolicies:
     """Nobody waits for ever: a request that has not started by its class's queue deadline is told so."""
 
@@ -131,7 +132,7 @@ class ClassPolicies:
         return policy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Policy:
     tenants: tuple[TenantPolicy, ...] = ()
     classes: ClassPolicies = field(default_factory=ClassPolicies)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from tailrace.errors import ConfigError
+from tailrace.frozen import frozen
 
 _MOST_TOKENS = 10**12
 _LONGEST = 1e9  # seconds: beyond them a float does not tell two steps apart
@@ -32,7 +33,7 @@ _CLOCKS: dict[str, Callable[[Any], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceRow:
     """`arrival`: seconds from the first row; None: the file has lengths only. Equal `blocks` are equal text."""
 

@@ -78,7 +78,7 @@ class GrammarKind(StrEnum):
     LARK = "lark"  # llguidance's dialect; `%json {...}` in it is a schema
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grammar:
     """What the whole text of each choice must be, from its first character to its last. Made by protocol/structured.
 
@@ -90,7 +90,7 @@ class Grammar:
     field: str = "grammar"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Thinking:
     """What each choice thinks before it answers, between two marks. A grammar holds behind them. `inside`: the prompt
     ends within. After `budget` tokens of thoughts the end mark is forced; None: the model ends them."""
@@ -151,7 +151,7 @@ class GenerateRequest:
         return _ADAPTED + bytes(KEY_BYTES) + self.salt if self.salt.startswith(_ADAPTED) else self.salt
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenLogprob:
     """One token and its log-probability under the model (before temperature and filters).
 
@@ -231,7 +231,7 @@ class StepCosts(NamedTuple):
     attention: float = 1e-8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Capabilities:
     """What a backend can do. `models` are the names it answers to."""
 
@@ -303,7 +303,7 @@ class Outlook:
     short_rows: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inspection:
     """What people want to see of a backend, once a second at most. Errors are parts of the prediction."""
 
@@ -315,7 +315,7 @@ class Inspection:
     step_error_p90: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Health:
     ok: bool
     reason: str = ""

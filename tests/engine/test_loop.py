@@ -246,8 +246,9 @@ def test_broken_text_ends_that_request_only(monkeypatch: pytest.MonkeyPatch, may
     def broken(token: int) -> None:
         raise ValueError("no such token")
 
-    stream = type("Stream", (), {"push": staticmethod(broken), "may_end": staticmethod(lambda token: may_end)})
-    monkeypatch.setattr(answer, "_streams", [stream] * 2)
+    ends = staticmethod(lambda token: may_end)
+    stream = type("Stream", (), {"plain": staticmethod(broken), "push": staticmethod(broken), "may_end": ends})
+    monkeypatch.setattr(answer, "streams", [stream] * 2)
     rig.run()
     assert [rig.choice("bad", index).finish for index in range(2)] == [FinishReason.ERROR] * 2
     assert rig.tokens("good") == by_definition(request(tokens=prompt(9, 1), max_tokens=20))

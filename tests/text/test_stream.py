@@ -131,6 +131,18 @@ def test_a_token_that_may_not_end_the_choice_does_not(ids: list[int], stop: Stop
             break
 
 
+@given(tokens, stops)
+def test_the_short_way_of_plain_tokens_says_what_pushing_them_does(ids: list[int], stop: StopConditions) -> None:
+    short, long = stream(stop), stream(stop)
+    for token_id in ids:
+        text = short.plain(token_id)
+        pushed = long.push(token_id)
+        assert (short.push(token_id) if text is None else Pushed(text)) == pushed
+        assert short.generated == long.generated
+        if pushed.finished:
+            break
+
+
 def test_most_tokens_cannot_end_a_choice_with_stop_strings() -> None:
     running = stream(conditions(["ba"]))
     assert [(running.may_end(token), running.push(token).text) for token in (C, A, B, C, A)] == [

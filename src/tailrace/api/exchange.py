@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from os import urandom
 from typing import Any
 
@@ -27,6 +26,7 @@ from tailrace.api.wire import ClientGone, header, off_loop, read_body, while_con
 from tailrace.control.intake import Caller
 from tailrace.control.session import Session
 from tailrace.errors import TailraceError
+from tailrace.frozen import frozen
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.observe.timings import timings
 from tailrace.protocol.answer import Answer, error_event
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _JSON_BYTES = 6  # that a character of a prompt has in a body at the most, as in \\u00e9
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Route:
     """What differs between the generating routes. `prompts` counts the prompts of a body before any work on them."""
 

@@ -7,7 +7,6 @@ request. It writes the page (`openapi`), from the same table, when somebody asks
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -15,12 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
+from tailrace.frozen import frozen
+
 Handler = Callable[..., Awaitable[Response]]  # of the request, and the parameters in its path by name
 Guard = Callable[[Request], object]  # raises for a caller who may not
 H = TypeVar("H", bound=Handler)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Endpoint:
     """`described`: FastAPI's own arguments for a route."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from tailrace.backends.base import Backend
+from tailrace.frozen import frozen
 from tailrace.types import FinishReason, GenerateRequest, Health, Inspection, LoadReport, Outlook, TokenEvent, Tokens
 
 
@@ -18,7 +18,7 @@ class Kind(StrEnum):
     HANG = "hang"  # nothing more comes until the request is closed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fault:
     """What happens after `after` batches of events."""
 

@@ -14,6 +14,7 @@ from tailrace.bench.pace import Pace
 from tailrace.bench.record import Record
 from tailrace.bench.sse import Reading
 from tailrace.bench.workload import Prompt
+from tailrace.frozen import frozen
 
 REFUSALS = (429, 503)
 DEFAULT_WAIT = 1.0  # seconds before a retry when the server names none
@@ -48,7 +49,7 @@ class Shape:
         return orjson.dumps(fields)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ask:
     """One request to send, and where it belongs. `scheduled` None: now."""
 

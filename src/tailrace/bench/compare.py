@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from tailrace.frozen import frozen
 
 Data = dict[str, Any]
 POINTS = ("p50", "p95", "p99")
@@ -19,7 +20,7 @@ SAME_LOAD = ("workload", "input", "output", "concurrency", "rate", "arrival", "t
              "prefixes", "prefix_tokens", "turns", "mix", "prompts", "natural_end")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """`a`, `b`: medians over the runs of each. `noise`: whether the runs' ranges overlap; None with one run each."""
 

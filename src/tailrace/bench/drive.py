@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 from tailrace.bench.client import Ask
 from tailrace.bench.pace import Pace
 from tailrace.bench.record import Record
 from tailrace.bench.workload import Message, Prompt, Talk
+from tailrace.frozen import frozen
 
 Done = Callable[[Record, str], None]
 
@@ -20,7 +20,7 @@ class Sender(Protocol):
     async def send(self, ask: Ask) -> tuple[Record, str]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """`requests`: turns to send in all. `until`: nothing is sent from then on. None: no such bound."""
 

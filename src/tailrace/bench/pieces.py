@@ -8,8 +8,9 @@ prompt's real count is in the answer: the report says how far the two are apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
+
+from tailrace.frozen import frozen
 
 OPENING = "Go"  # starts every text: a template may strip the space that other pieces begin with
 
@@ -27,7 +28,7 @@ WORDS = tuple(
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Segment:
     """So many tokens that depend on `key` (and the run) alone: equal keys are equal text."""
 
@@ -35,7 +36,7 @@ class Segment:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pieces:
     """`overhead` tokens come with any prompt (template, opening, start token), `cost` more with each piece."""
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from tailrace.frozen import frozen
+
 GROWTH = 1.05  # a doubling that gains less than this has passed the knee
 FULL = 0.95  # of the best throughput counts as all of it
 HALVINGS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Level:
     """One load measured. `attainment`: part of the requests that met the SLO; None without one."""
 

@@ -6,7 +6,6 @@ Talks are made one at a time, just ahead of being sent, so that a long trace cos
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -19,13 +18,14 @@ from tailrace.bench.options import Options
 from tailrace.bench.pieces import Pieces, Segment
 from tailrace.errors import ConfigError
 from tailrace.figures.quantities import wrong
+from tailrace.frozen import frozen
 from tailrace.traces import TraceRow, scaled
 
 Message = dict[str, Any]
 Prompt = str | list[int] | list[Message]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """`asked_prompt`: tokens the whole prompt should count; None where it is not ours to say (files, later turns)."""
 
@@ -34,7 +34,7 @@ class Turn:
     asked_prompt: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Talk:
     index: int
     turns: tuple[Turn, ...]

@@ -27,7 +27,7 @@ tailrace bench --trace trace.csv --length-scale 0.0625 --speedup 2 --json result
 tailrace bench compare before.json after.json
 """
 
-bench_app = typer.Typer(rich_markup_mode=None)
+bench_app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 def run_benchmark(context: typer.Context, **given: Any) -> None:

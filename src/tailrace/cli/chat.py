@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from tailrace.cli.output import console, show_error
 from tailrace.config import Loaded
 from tailrace.errors import TailraceError
+from tailrace.frozen import frozen
 
 HELP = "/reset forgets the conversation, /exit leaves (so does Ctrl-D), Ctrl-C stops an answer."
 
@@ -21,7 +21,7 @@ Message = dict[str, str]
 Show = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChatOptions:
     """What was asked for on the command line. `url` empty: the engine runs in this process."""
 
@@ -33,7 +33,7 @@ class ChatOptions:
     temperature: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stats:
     """Of one answer. `per_second` counts tokens after the first; None when there were too few."""
 

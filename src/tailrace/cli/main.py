@@ -7,24 +7,21 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.bench import bench_app
+from tailrace.cli.apart import Commands
 from tailrace.cli.complete import model_names
 from tailrace.cli.flags import loaded_settings, setting_flags
 from tailrace.cli.output import EXIT_USER_ERROR, show_error
-from tailrace.cli.simulate import EXAMPLES, simulate_command
 from tailrace.config import EngineConfig, Loaded
 from tailrace.errors import TailraceError
 
 DEFAULT_MODEL = EngineConfig().model
 
 # Plain help: drawing it with rich would cost half of the start time.
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 config_app = typer.Typer(help="Look at settings.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
 keys_app = typer.Typer(help="Make API keys.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(keys_app, name="keys")
-app.add_typer(bench_app, name="bench")
-app.command("simulate", epilog=EXAMPLES)(simulate_command)
 
 ModelArgument = Annotated[
     str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,11 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def bold(text: str) -> str:
+    """For plain lines, which a start prints without waiting for Rich."""
+    return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() else text
 
 
 def show_error(error: TailraceError) -> None:

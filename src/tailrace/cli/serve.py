@@ -16,7 +16,7 @@ from threading import Thread
 import uvloop
 
 from tailrace.api.listener import bound
-from tailrace.cli.output import console, show_warning
+from tailrace.cli.output import bold, show_warning
 from tailrace.config import Config, Loaded, store_root, warnings
 from tailrace.llm.ready import Model, ready_model
 from tailrace.units import human_bytes
@@ -106,13 +106,12 @@ def print_model(model: Model, config: Config) -> None:
         "prefill": f"chunks of up to {alone} tokens, {beside} beside decoding",
     }
     for name, text in facts.items():
-        console().print(f"[bold]{name:8}[/]", end=" ")
-        console().print(text, markup=False)
+        print(bold(f"{name:8}"), text, flush=True)
 
 
 def print_ready(url: str, model: Model, key: bool, seconds: float) -> None:
-    console().print(f"[bold green]ready[/] after {seconds:.1f} s at [bold]{url}[/]\n")
-    console().print(example(url, model.name, model.template is not None, key), markup=False)
+    print(f"{bold('ready')} after {seconds:.1f} s at {bold(url)}\n")
+    print(example(url, model.name, model.template is not None, key), flush=True)
 
 
 def example(url: str, name: str, chat: bool, key: bool) -> str:

@@ -60,6 +60,9 @@ def _register() -> None:
 
 
 _register()
-simulate_command = setting_flags(
-    "engine.max_sequences", "engine.max_context", "engine.chunk_tokens", "engine.prefix_cache", "control"
-)(run_simulation)
+simulate_app = typer.Typer(rich_markup_mode=None, add_completion=False)
+simulate_app.command("simulate", epilog=EXAMPLES)(
+    setting_flags(
+        "engine.max_sequences", "engine.max_context", "engine.chunk_tokens", "engine.prefix_cache", "control"
+    )(run_simulation)
+)

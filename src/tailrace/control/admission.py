@@ -6,7 +6,7 @@ state: who waits is told by `There`, what is likely by `Forecast`. Own limits of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tailrace.errors import QueueFull, TailraceError, Unavailable
 from tailrace.frozen import frozen
@@ -14,12 +14,12 @@ from tailrace.frozen import frozen
 UNBOUNDED = 2**62
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Admit:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wait:
     """`predicted_ttft`: seconds from now to the first token, None where nothing can be said."""
 
@@ -27,7 +27,7 @@ class Wait:
     predicted_ttft: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AsJob:
     """It cannot be served in time, and its class may be served later instead."""
 
@@ -38,7 +38,7 @@ class AsJob:
         return self.refusal.reason
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reject:
     """`value` is against `bound` in `scope`: waiting requests or tokens, or a predicted time in seconds.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from tailrace.frozen import frozen
@@ -35,7 +34,7 @@ class Subject:
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rules:
     """`long_prompt` uncached tokens, or `long_output` expected ones, make a request long."""
 

@@ -27,6 +27,7 @@ from tailrace.control.line import Place
 from tailrace.control.ticket import Ticket
 from tailrace.control.turns import Turns
 from tailrace.control.work_ahead import Ahead, work_ahead
+from tailrace.frozen import frozen
 
 
 class Waiting(Protocol):
@@ -45,7 +46,7 @@ class Waiting(Protocol):
 W = TypeVar("W", bound=Waiting)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueueRules:
     """`shares`: part of what is served that a lower band gets while it waits, by band; `share` for those not named.
     `class_sequences`: most sequences of a class that run at once; no bound for a class that is not named."""

@@ -7,16 +7,16 @@ Pure arithmetic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from tailrace.control.work_ahead import Ahead
+from tailrace.frozen import frozen
 from tailrace.types import Outlook
 
 _STARTS = 128  # played one by one; after them what is left is taken to go on at their pace
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Start:
     """`prefill_left`: seconds of other prompts' prefill that are still to do then."""
 

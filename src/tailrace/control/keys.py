@@ -8,8 +8,10 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tailrace.frozen import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Principal:
     """Who is calling, by the key it brought. What its tenant may do is looked up when it matters: it can change."""
 

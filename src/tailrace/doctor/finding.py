@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from tailrace.frozen import frozen
 
 
 class Level(StrEnum):
@@ -13,7 +15,7 @@ class Level(StrEnum):
     FAIL = "fail"  # `tailrace serve` would not start
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """`text` is for people, `facts` (plain numbers and words) for programs; `advice` says what to change."""
 

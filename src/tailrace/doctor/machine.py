@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from threadpoolctl import threadpool_info
 
 from tailrace import _native
 from tailrace.engine import cpus
+from tailrace.frozen import frozen
 
 
 def _affinity() -> frozenset[int]:
@@ -36,7 +36,7 @@ def _pools() -> Sequence[Mapping[str, Any]]:
     return threadpool_info()  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machine:
     """The real one by default; tests give a folder in the place of / and answers of their own."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -24,13 +23,14 @@ from tailrace.engine.weights.open import open_checkpoint
 from tailrace.engine.weights.pack import STORED_EMBEDDINGS
 from tailrace.engine.weights.source import Linear, WeightSource
 from tailrace.errors import ConfigError, StoreError, TailraceError
+from tailrace.frozen import frozen
 from tailrace.text.template import ChatTemplate
 from tailrace.units import human_bytes
 
 _NIB4_BYTES = 20 / 32  # of a weight: 16 bytes of nibbles and two int16 for each 32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Needs:
     """Bytes. `weights` by storage mode, embedding included; `kv` for each token of context, by how it is stored."""
 

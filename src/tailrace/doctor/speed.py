@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,13 +22,14 @@ from tailrace.engine.weights.load import load_model
 from tailrace.engine.weights.open import open_checkpoint
 from tailrace.engine.weights.pack import Progress
 from tailrace.errors import TailraceError
+from tailrace.frozen import frozen
 
 _CONTEXT = 512  # tokens; where the predictions are made
 _BLOCKS = 64  # KV blocks that measuring needs
 Costs = Callable[[Path], F64 | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Speed:
     """`costs` gives step costs of a model file, or None; `source` says where they come from."""
 

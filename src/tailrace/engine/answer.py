@@ -38,11 +38,11 @@ class Answer:
         if token is None:
             text = "" if error is not None else stream.finish()
             return self._begin(TokenEvent(sequence.index, text, finish=finish, error=error))
-        text = stream.plain(token)
-        if text is not None and finish is None:
-            event = TokenEvent(sequence.index, text, (token,))
+        plain = stream.plain(token)
+        if plain is not None and finish is None:
+            event = TokenEvent(sequence.index, plain, (token,))
         else:
-            pushed = stream.push(token) if text is None else Pushed(text)
+            pushed = stream.push(token) if plain is None else Pushed(plain)
             event = TokenEvent(sequence.index, pushed.text, (token,), finish=finish)
             if pushed.reason is not None or finish is not None:
                 self._end(event, pushed, stream)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.engine.kv.stored import Kv
 from tailrace.errors import ConfigError
+from tailrace.frozen import frozen
 
 _SHARE = 0.5  # of the memory that is free now; the rest is for the page cache, Python and the neighbours
 _ROOT = Path("/")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Capacity:
     """`reason` says what bounded it: "asked", "free_memory" or "all_contexts" (more could never be used at once); `kv`
     how keys and values are stored."""

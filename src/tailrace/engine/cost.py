@@ -19,13 +19,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
 from tailrace.engine.step import Work
+from tailrace.frozen import frozen
 from tailrace.types import StepCosts
 
 F64 = npt.NDArray[np.float64]
@@ -40,7 +40,7 @@ _SURPRISE = 1.5  # a step off by this factor is a surprise
 _SURPRISES = 3  # as many in a row, on the same side, are no accident
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CostSettings:
     """`least_chunk` keeps prompts moving where even that takes longer than `decode_target`. While nobody decodes,
     nobody's tokens are late: the least is `idle_chunk`."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tailrace.engine.cost import F64
 from tailrace.engine.weights.load import recipe
+from tailrace.frozen import frozen
 from tailrace.types import StepCosts
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def cost_file(folder: Path, file_sha256: str, *, weights: str, kv: str, variant:
     return folder / "costs" / f"{file_sha256[:16]}-{recipe()[:8]}-{weights}-kv_{kv}-{variant}-{threads}.json"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeptCosts:
     """Coefficients [5] as CostModel takes them: as learned last, and as calibrated first, by which work is charged."""
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from threading import Condition, Thread
 
 from tailrace.clock import Clock
@@ -33,6 +32,7 @@ from tailrace.engine.spec.draft import verify
 from tailrace.engine.stats import EngineStats
 from tailrace.engine.step import StepPlan, StepResult, Update, Work
 from tailrace.errors import InternalError
+from tailrace.frozen import frozen
 from tailrace.text.tokenizer import Tokenizer
 from tailrace.types import FinishReason, Health, Outlook, TokenEvent
 
@@ -46,12 +46,12 @@ CHECK_EVERY = 10.0  # seconds between integrity checks when idle
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Submit:
     group: Group
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Late:
     """What is left to do of a committed step, which the next does not depend on: what it took, texts, delivery."""
 
@@ -61,7 +61,7 @@ class _Late:
     result: StepResult
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Abort:
     request_id: str | None  # None: everyone
     asked: float

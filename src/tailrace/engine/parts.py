@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.engine.capacity import Capacity
 from tailrace.engine.cost import CostModel
 from tailrace.engine.runner import Runner
 from tailrace.engine.scheduler import Scheduler
+from tailrace.frozen import frozen
 from tailrace.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # an engine over a fake runner needs no native module
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # an engine over a fake runner needs no native module
     from tailrace.engine.weights.load import LoadedModel
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineParts:
     """`loaded` and `capacity` are None for engines without weights. `keep_costs` leaves the cost model for the next
     start, which so begins with what real work measured. Without `grammars` requests may have none."""

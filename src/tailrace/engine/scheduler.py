@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -36,12 +35,13 @@ from tailrace.engine.standing import Standings, Turn
 from tailrace.engine.step import BAD, Preemption, Row, StepPlan, StepResult, Update, Work
 from tailrace.engine.step_draft import StepDraft
 from tailrace.errors import ContextLengthExceeded, InternalError, InvalidRequest, TailraceError
+from tailrace.frozen import frozen
 from tailrace.types import FinishReason, GenerateRequest
 
 _new = tuple.__new__  # as in step_draft
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     max_sequences: int = 32
     max_context: int = 8192

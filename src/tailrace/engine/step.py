@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class Work(NamedTuple):
     attention: int = 0  # A: sum over chunks of chunk * (context + chunk/2)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preemption:
     """A sequence gave up its blocks and waits to be recomputed; `reason` is machine-readable."""
 
@@ -92,7 +92,7 @@ class StepPlan:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scores:
     """Log-probabilities of prompt tokens start .. start+len(logprobs)-1, with the best alternatives of each."""
 
@@ -103,7 +103,7 @@ class Scores:
     top_logprobs: F32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepResult:
     """`tokens[i]` is for `plan.samplers[i]`; BAD when its logits were not numbers."""
 

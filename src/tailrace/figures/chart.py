@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from tailrace.errors import ConfigError
+from tailrace.frozen import frozen
 
 Points = list[tuple[float, float]]
 MOST_POINTS = 400  # of one line: more cannot be seen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chart:
     """Lines by name over one pair of axes. `mark`: an x to point out. Lines of `dots` are drawn with their points."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from tailrace.figures.quantities import seconds, wrong
+from tailrace.frozen import frozen
 
 FORM = "bounds on ttft, tpot, itl (worst gap) and e2e, such as ttft=500ms,tpot=50ms"
 
@@ -25,7 +25,7 @@ class Measured(Protocol):
     def e2e(self) -> float | None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slo:
     """Bounds in seconds; `itl` is on the worst gap between pieces of an answer."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from tailrace.errors import InvalidRequest, TailraceError
+from tailrace.frozen import frozen
 from tailrace.llm.params import SamplingParams
 from tailrace.llm.ready import Model
 from tailrace.protocol.ask import check_fits
@@ -27,7 +27,7 @@ Message = Mapping[str, Any]
 _SCORING = SamplingParams(max_tokens=0, temperature=0.0, prompt_logprobs=1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Job:
     """A request, and its prompt as text where there is one. The first `known` prompt tokens are not to be scored."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from tailrace.clock import Clock
 from tailrace.errors import InternalError, TailraceError, Unavailable
+from tailrace.frozen import frozen
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.observe.timings import Timings, timings
 from tailrace.types import FinishReason, GenerateRequest, TokenEvent, TokenLogprob, Usage
@@ -31,7 +32,7 @@ class Output:
         return None if self.logprobs is None else math.fsum(token.logprob or 0.0 for token in self.logprobs)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Completion:
     """A prompt and its `n` outputs. `text`, `token_ids`, `finish_reason` and `logprobs` are the first output's.
 
@@ -64,7 +65,7 @@ class Completion:
         return self.outputs[0].logprobs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Score:
     """How likely a text is: its scored tokens and their log-probabilities (natural logarithm).
 

@@ -4,7 +4,7 @@ chat template. What `serve`, `chat` and the Python API begin with."""
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tailrace.backends.engine import EngineBackend
@@ -15,12 +15,13 @@ from tailrace.engine.parts import EngineParts
 from tailrace.engine.store.store import Store
 from tailrace.engine.weights.load import LoadedModel
 from tailrace.errors import StoreError
+from tailrace.frozen import frozen
 from tailrace.terminal import byte_bars, fraction_bars
 from tailrace.text.template import ChatTemplate
 from tailrace.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Model:
     """A model that is ready to run. `backend` is not started yet; whoever starts it closes it."""
 

@@ -13,18 +13,18 @@ for them. They are generous to the classics: a finished answer leaves at once, a
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from tailrace.engine.budget import ChunkBudget, FixedBudget
 from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.scheduler import Limits, Scheduler
 from tailrace.engine.sequence import Sequence
 from tailrace.engine.step_draft import StepDraft
+from tailrace.frozen import frozen
 
 WHOLE = 1 << 40  # tokens: no prompt is ever cut
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Classic:
     """`window`: seconds that a batch which is not full is waited for; None: no batches, the real admission. `fcfs` is
     for the serving plane, the others for the scheduler."""

@@ -16,6 +16,7 @@ from tailrace.control.keys import Principal
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.session import Session
 from tailrace.errors import ContextLengthExceeded, TailraceError
+from tailrace.frozen import frozen
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.plan.engine import RecordedAnswers
 from tailrace.plan.record import Record, Refusal
@@ -23,7 +24,7 @@ from tailrace.plan.workload import Arrival, request
 from tailrace.policy import DEFAULT_TENANT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Habits:
     """`max_tokens` that clients ask for; 0: exactly what the answer will have, as load generators do. `tries`: how
     often one is sent in all, each time after the whole seconds of the last refusal's Retry-After header."""

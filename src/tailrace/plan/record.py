@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tailrace.frozen import frozen
 from tailrace.observe.timeline import Timeline
 from tailrace.observe.timings import timings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refusal:
     """`retry_after` in seconds; None: trying again would not help."""
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from tailrace.backends.engine import EngineBackend
@@ -20,6 +20,7 @@ from tailrace.engine.kv.manager import BLOCK_TOKENS, KvManager
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.scheduler import Limits
 from tailrace.engine.stats import EngineStats
+from tailrace.frozen import frozen
 from tailrace.observe.metrics import Metrics
 from tailrace.plan.baselines import Classic, scheduler
 from tailrace.plan.clients import Clients, Habits
@@ -35,7 +36,7 @@ from tailrace.traces import TraceRow
 CONTEXT = 8192  # where the settings leave it to the model
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setup:
     """What is simulated. `kv_tokens`: room of the KV cache in tokens."""
 
@@ -49,7 +50,7 @@ class Setup:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """`seconds` of simulated time, from the first arrival to the last end; `took` of real time."""
 

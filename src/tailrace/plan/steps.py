@@ -17,6 +17,7 @@ import numpy as np
 from tailrace.engine.cost import CostModel
 from tailrace.engine.step import Work
 from tailrace.errors import ConfigError
+from tailrace.frozen import frozen
 
 NAMES = ("a", "b", "c", "d", "e")
 # Of the default model on two cores with AVX2, as a calibration on a quiet machine found them.
@@ -24,7 +25,7 @@ TYPICAL = (6e-3, 1.1e-3, 1.4e-3, 4e-6, 6e-7)
 NOISE = 0.075  # gives the p90 of measured / predicted that the cost model starts with, 1.1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machine:
     """`coefficients`: seconds per unit of (step, P, D, K, A). Ratios of measured to predicted time are those that
     were measured, of steps with prefill and of others, in their order from a drawn place on: machines have slow

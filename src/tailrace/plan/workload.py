@@ -8,13 +8,14 @@ the request: whoever schedules it sees `max_tokens`, as with a real client.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 import numpy as np
 
 from tailrace.engine.sample.keys import mix64
 from tailrace.errors import ConfigError
+from tailrace.frozen import frozen
 from tailrace.traces import TraceRow, scaled
 from tailrace.types import GenerateRequest, SamplingParams, StopConditions, Tokens
 
@@ -22,7 +23,7 @@ _GREEDY = SamplingParams(temperature=0.0)
 _BLOCK, _OWN = 1, 2  # kinds of text, so that a block and a row of the same number differ
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scale:
     """`rate` multiplies how many arrive in a second, `length` all lengths. `window`: seconds of the recorded time that
     are replayed. `poisson`: arrivals a second where the trace has none. `limit`: most requests. `max_input` and
@@ -45,7 +46,7 @@ class Scale:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arrival:
     """`output`: tokens that the model will answer with; hidden from whoever schedules."""
 

@@ -6,12 +6,12 @@ Bounds beyond OpenAI's own: top_k -1 and 0 both mean off; repetition_penalty in 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from tailrace.errors import InvalidRequest, ModelNotFound, Unsupported
+from tailrace.frozen import frozen
 from tailrace.protocol.body import Items, Part, Shape
 from tailrace.protocol.structured import FIELDS, grammar_of
 from tailrace.text.stops import MAX_STOP_CHARS
@@ -57,7 +57,7 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """What requests are checked against: the model's and the server's bounds."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.frozen import frozen
 from tailrace.protocol.body import Part
 from tailrace.text.parsers.delta import Signature
 from tailrace.text.parsers.dialect import Dialect
@@ -44,7 +44,7 @@ class Tool(Part):
 ToolChoice = str | dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Offer:
     """`functions` are shown to the model, of which `callable` may be called. `must`: the answer is calls, nothing else.
     `several`: there may be more than one."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
 from tailrace.errors import ModelFileError
+from tailrace.frozen import frozen
 from tailrace.text.bytelevel import byte_level_data
 from tailrace.text.pieces import SPACE, piece_data
 from tailrace.text.scheme import NFC_SHRINKS, Prepared, with_library
@@ -30,7 +30,7 @@ _KEEPING = {"Sequence", "Split", "ByteLevel", "Digits", "Punctuation", "Metaspac
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FolderScheme:
     """What tokenizer.json says. `library` parses control tokens."""
 

@@ -11,7 +11,6 @@ that list their merges. It could do both, but would need two seconds to take in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from tokenizers import Regex, models, normalizers
@@ -19,6 +18,7 @@ from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import Split
 
 from tailrace.errors import ModelFileError
+from tailrace.frozen import frozen
 from tailrace.text.bytelevel import byte_of
 from tailrace.text.scheme import Encode, Prepared, libraries
 from tailrace.text.vocabulary import BYTE, NORMAL, SPECIAL_KINDS, UNUSED, USER_DEFINED, Vocabulary
@@ -30,7 +30,7 @@ _MERGED, _SYMBOL, _ALWAYS_CUT, _CUT_IF_PARSED = 1, 2, 4, 8  # PieceRole in csrc/
 _ROLES = {NORMAL: _MERGED | _SYMBOL, UNUSED: _MERGED | _SYMBOL, USER_DEFINED: _SYMBOL | _ALWAYS_CUT}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PieceScheme:
     """`merges_by_score`: whatever makes a piece is joined; otherwise the file lists the pairs. `line_words`: line ends
     and what is between them are words of their own."""

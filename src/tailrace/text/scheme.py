@@ -8,7 +8,6 @@ pieces, which the native module joins.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ from tokenizers.models import Model
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
+from tailrace.frozen import frozen
 from tailrace.text.vocabulary import SPECIAL_KINDS, USER_DEFINED, Vocabulary
 from tailrace.types import Tokens
 
@@ -27,7 +27,7 @@ Encode = Callable[[str], Tokens]
 NFC_SHRINKS = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prepared:
     """A vocabulary ready for use.
 

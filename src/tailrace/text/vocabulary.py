@@ -7,20 +7,20 @@ that contradict each other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tailrace.errors import ModelFileError
+from tailrace.frozen import frozen
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # tokenizer.ggml.token_type
 SPECIAL_KINDS = (UNKNOWN, CONTROL)
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Vocabulary:
     """`kinds` are the file's token types, one for each token. A file has merges or scores, according to its scheme."""
 
@@ -81,7 +81,8 @@ def _strings(metadata: Mapping[str, object], key: str) -> list[str]:
 def _kinds(metadata: Mapping[str, object], n_tokens: int) -> list[int]:
     if metadata.get("tokenizer.ggml.token_type") is None:
         return [NORMAL] * n_tokens
-    return [int(kind) for kind in _numbers(metadata, "token_type", n_tokens).tolist()]
+    kinds: list[int] = _numbers(metadata, "token_type", n_tokens).astype(np.int64).tolist()
+    return kinds
 
 
 def _numbers(metadata: Mapping[str, object], key: str, n_tokens: int) -> npt.NDArray[Any]:

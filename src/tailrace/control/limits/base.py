@@ -13,10 +13,10 @@ request waits, because they will mostly settle for less. *Sequences* are given b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from tailrace.frozen import frozen
 from tailrace.policy import Quota
 
 MICRO = 1_000_000  # device time is counted in whole microseconds
@@ -48,7 +48,7 @@ PROMISES = 10  # minutes: who only hammers is not told ever later times
 TOLERANCE = 1e-6  # of a token: who comes back when told must not fail by a rounding error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Account:
     """A tenant, or a key of one. `caps` 0: no limit."""
 
@@ -66,7 +66,7 @@ class Kind(IntEnum):
     NEVER = 4  # more than the whole limit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """`wait`: seconds until it would fit if nothing but time helped; None where time does not help."""
 
@@ -78,7 +78,7 @@ class Outcome:
     cap: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ask:
     """`line`: others of the account wait already, so only the exact part is asked for. `force`: take everything
     whatever the outcome (shadow mode)."""
@@ -89,7 +89,7 @@ class Ask:
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """`spent`: all that was spent so far; `known`: how much of it the store has been told, should it have lost the
     hold. What is spent leaves the hold. `extra` is added to the hold."""

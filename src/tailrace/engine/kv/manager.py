@@ -16,13 +16,13 @@ Invariant (`check`): free + cached + referenced = total, and whoever references 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from tailrace.engine.kv.pool import BlockPool
 from tailrace.engine.kv.radix import Node, RadixTree
+from tailrace.frozen import frozen
 from tailrace.types import Tokens
 
 BLOCK_TOKENS = 64
@@ -35,7 +35,7 @@ class BlockCopy(NamedTuple):
     dst: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Eviction:
     """A cached block was given up; `reason` is machine-readable."""
 

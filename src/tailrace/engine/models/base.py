@@ -6,16 +6,15 @@ shapes and readable types, none left over that would silently be ignored. Knows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tailrace.engine.models.metadata import Metadata
 from tailrace.engine.models.rope import Rope
 from tailrace.engine.weights.dequant import DEQUANTIZABLE
+from tailrace.frozen import frozen
 
 MAX_CONTEXT = 1 << 20  # tokens; the rope tables are computed for all of them
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LayerTensors:
     """Tensor names of one decoder layer: pre-norm attention, then a pre-norm gated feed-forward; and how it attends.
 
@@ -43,7 +42,7 @@ class LayerTensors:
     rope: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelSpec:
     """The declaration of one model. `head` is the embedding's tensor when the two are tied.
 

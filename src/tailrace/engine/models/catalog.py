@@ -5,10 +5,10 @@ Data only: `engine.store` does the work. The checksums are the published files' 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tailrace.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CatalogWheel:
     """A wheel, pinned. `member` is the path inside it of the model file, or of its next piece. Sizes are bytes."""
 
@@ -20,7 +20,7 @@ class CatalogWheel:
     member: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CatalogModel:
     """A file that is the wheels' members, one after another."""
 

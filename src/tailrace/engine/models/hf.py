@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.errors import ModelFileError
+from tailrace.frozen import frozen
 
 F32 = npt.NDArray[np.float32]
 
@@ -52,7 +53,7 @@ _FOUR_NORMS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Family:
     """What an entry of `architectures` stands for. `norms_from_one`: norms are stored less 1."""
 

@@ -6,12 +6,12 @@ Owns frequencies and tables; refuses scalings that are not listed here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tailrace.engine.models.metadata import Metadata
+from tailrace.frozen import frozen
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -19,7 +19,7 @@ F64 = npt.NDArray[np.float64]
 FACTORS = "rope_freqs.weight"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Yarn:
     """YaRN (Peng et al., 2023, arXiv:2309.00071): a context `factor` times the `original` tokens.
 
@@ -44,7 +44,7 @@ class Yarn:
         return blended
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rope:
     """Rotary position embedding (Su et al., 2021, arXiv:2104.09864) of the first `dim` values of each head.
 

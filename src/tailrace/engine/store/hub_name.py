@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tailrace.engine.weights.file_names import (
@@ -26,6 +25,7 @@ from tailrace.engine.weights.file_names import (
     part_paths,
 )
 from tailrace.errors import StoreError
+from tailrace.frozen import frozen
 
 PREFIX = "hf:"
 MAX_LISTED = 20  # files that an error message names
@@ -35,7 +35,7 @@ _MORE_TEMPLATES = re.compile(rf"{MORE_TEMPLATES}/[^/]+\.jinja")
 _PROJECTOR = "mmproj"  # GGUF files that hold an image encoder beside the model
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HubName:
     """`file` "": whatever the repository holds. `revision` "": its main branch."""
 
@@ -47,7 +47,7 @@ class HubName:
         return PREFIX + self.repo + (f"@{self.revision}" if self.revision else "") + (f":{self.file}" * bool(self.file))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HubFile:
     """`sha256` of a large file; others have git's SHA-1 of them only. `size` in bytes."""
 
@@ -57,7 +57,7 @@ class HubFile:
     blob: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """`files` to fetch; `main` is the GGUF file (its first part) or "" for the folder itself."""
 

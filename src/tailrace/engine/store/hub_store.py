@@ -11,16 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from tailrace.engine.store.atomic import locked, replacing
 from tailrace.engine.store.hub import UNFINISHED, HubCommit
 from tailrace.engine.store.hub_name import Choice, HubName, choose
 from tailrace.engine.store.wheel import Progress, require_room
+from tailrace.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HubModel:
     name: str
     commit: str
@@ -28,7 +29,7 @@ class HubModel:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Record:
     name: str
     commit: str
@@ -109,7 +110,7 @@ def _read(path: Path) -> _Record | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Sum:
     """Bytes of one file to bytes of all."""
 

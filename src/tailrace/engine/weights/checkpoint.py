@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from tailrace.engine.weights.blocks import U8
 from tailrace.errors import ModelFileError
+from tailrace.frozen import frozen
 from tailrace.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorType:
     """How a tensor is stored: `block` values take `size` bytes."""
 
@@ -26,7 +26,7 @@ class TensorType:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorInfo:
     """One tensor. `name` is the file's own; `shape` is in NumPy order (a matrix is [outputs, inputs]); `offset` is
     absolute in its file."""

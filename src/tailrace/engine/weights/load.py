@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,12 @@ from tailrace.engine.weights.pack import EMBEDDING, STORED_EMBEDDINGS, Progress,
 from tailrace.engine.weights.packed_cache import CacheKey, Packed, PackedCache
 from tailrace.engine.weights.source import WeightSource
 from tailrace.errors import ConfigError
+from tailrace.frozen import frozen
 
 WEIGHTS = ("auto", "int8", "bf16")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadedModel:
     """A native model, every part set, and what is known about it.
 

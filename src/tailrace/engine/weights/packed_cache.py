@@ -18,7 +18,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.engine.store.atomic import replacing, sweep
+from tailrace.frozen import frozen
 
 Array = npt.NDArray[Any]
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ KEPT_RECIPES = 2  # caches of other program versions kept for the same model, we
 _TRAILER = struct.Struct("<QI8s")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheKey:
     """What the packed bytes depend on; `recipe` is a digest of the program that computes them."""
 
@@ -54,7 +55,7 @@ class CacheKey:
         return f"{self.family}{self.recipe[:12]}.pack"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packed:
     """Arrays by name, and facts that JSON can hold."""
 

@@ -6,7 +6,6 @@ Owns which stored rows make up each of the executor's matrices. Numbers are only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from tailrace.engine.weights.blocks import F32, U8
 from tailrace.engine.weights.checkpoint import Checkpoint
 from tailrace.engine.weights.dequant import AFFINE4, affine4, dequantize
 from tailrace.errors import ModelFileError
+from tailrace.frozen import frozen
 
 GATE_UP_ROWS = 16  # gate rows, then the matching up rows, and so on
 CHUNK_VALUES = 1 << 21  # weights worked on at a time: a head of 262,144 rows would be 700 MB in float32
@@ -25,7 +25,7 @@ Order = npt.NDArray[np.intp]
 Arrays = TypeVar("Arrays", bound=tuple[npt.NDArray[Any], ...])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Linear:
     """One matrix of the executor: rows of `tensors`, joined, then taken in `order` (None: as they come)."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
+
+from tailrace.frozen import frozen
 
 
 class Kind(Enum):
@@ -26,7 +27,7 @@ class Delta(NamedTuple):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Signature:
     """A tool that may be called: its name, and its parameters in order."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tailrace.errors import RequestError
+from tailrace.frozen import frozen
 from tailrace.text.parsers.delta import Parser, Signature
 from tailrace.text.parsers.formats import AUTO, FORMATS, ToolFormat, tool_format
 from tailrace.text.parsers.reasoning import ReasoningFormat, reasoning_format
@@ -26,7 +27,7 @@ _USER = {"role": "user", "content": "Hi"}
 _CALL = {"id": "call00001", "type": "function", "function": {"name": _NAME, "arguments": {"a": _VALUE}}}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dialect:
     """`special`: marks that are control tokens of the vocabulary, which have no text by themselves, and their ids.
     `knows_tools`: the template shows tools, calls and results; `objects`: it wants arguments as objects, not as text.

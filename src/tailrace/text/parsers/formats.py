@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
 from tailrace.errors import ConfigError
+from tailrace.frozen import frozen
 from tailrace.text.parsers.delta import Parser, Signature
 from tailrace.text.parsers.json_calls import JsonCalls, JsonSyntax
 from tailrace.text.parsers.pythonic import PythonicCalls
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolFormat:
     """`call` is what stands before a name, between it and the arguments, and behind them; `first`, `between` and `last`
     stand around several. `marks` may be tokens of their own in a vocabulary, with no text otherwise. `id_length`: call

@@ -11,15 +11,15 @@ Each piece of text is read once. What may still become a mark or a call is held 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from tailrace.frozen import frozen
 from tailrace.text.parsers.delta import Delta, Kind, Signature, merged
 from tailrace.text.parsers.json_call import WHITE, JsonCall, NotACall
 from tailrace.text.parsers.prose import Prose
 from tailrace.text.stops import StopFinder, StopStrings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JsonSyntax:
     """What stands around calls. Without `marks` calls are at the very beginning of an answer, or not at all.
 

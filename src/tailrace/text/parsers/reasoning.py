@@ -9,15 +9,15 @@ White space at the edges of either is not part of it. A text that does not begin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from tailrace.errors import ConfigError
+from tailrace.frozen import frozen
 from tailrace.text.parsers.delta import Delta, Kind, Parser, merged
 from tailrace.text.stops import StopFinder, StopStrings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReasoningFormat:
     name: str
     begin: str
