@@ -92,6 +92,7 @@ class ApiConfig:
     max_logprobs: int = knob(20, "largest number of alternatives per token", low=0, high=1024)
     max_stop_strings: int = knob(16, "stop strings in one request", low=1)
     max_prompts: int = knob(64, "prompts in one completions request", low=1)
+    response_memory: int = knob(64 * 1024 * 1024, "memory for /v1/responses that are kept", unit="bytes", low=0)
     commit_after: float = knob(2.0, "a waiting stream is answered with 200 and pings after", unit="seconds", low=0)
     ping_interval: float = knob(10.0, "time between the pings of a waiting stream", unit="seconds", low=0.1)
 

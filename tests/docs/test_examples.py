@@ -20,7 +20,12 @@ from tests.tiny import write_tiny_gguf
 SOURCE = DOCS.parent / "src"
 ADDRESS = "http://127.0.0.1:8000"
 NAME = "smollm2:135m"
-SERVED = ("examples/http.md", "examples/openai-client.md")
+SERVED = (
+    "examples/http.md",
+    "examples/openai-client.md",
+    "examples/responses.md",
+    "examples/anthropic-client.md",
+)
 
 # What each example prints, as far as that does not depend on what a model with random weights says.
 EXPECTED = {
@@ -36,6 +41,18 @@ EXPECTED = {
         "Many at once, with asyncio": r"^('|\")(.*\n){2}('|\").*$",
         "Several answers and seeds": r"^True [23]$",
         "Log-probabilities, and scoring a text": r"(?s)^'.*': None\n.*: -\d+\.\d+\nperplexity \d+\.\d$",
+    },
+    "examples/responses.md": {
+        "One response": r"^(completed|incomplete) \d+",
+        "Going on from it": r"^\['user', ('assistant', )?'user'\]$",
+        "A stream of events": r"(^|\n)response\.(completed|incomplete)$",
+        "An answer of a form": r"^City True$",
+    },
+    "examples/anthropic-client.md": {
+        "One message": r"^(end_turn|max_tokens) \d+ \d+",
+        "A stream": r"(^|\n)\d+ tokens$",
+        "A tool that must be called": r"^get_weather \['city'\]\n(end_turn|max_tokens|tool_use)$",
+        "How long is a prompt?": r"^\d+$",
     },
     "examples/offline.md": {
         "Texts": r"^'The sea is' -> .* (stop|length) \d+\n",

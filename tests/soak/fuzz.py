@@ -20,14 +20,32 @@ import httpx
 from tailrace.backends.fake import FakeBackend
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
+from tailrace.protocol.messages.request import CountRequest, MessagesRequest
+from tailrace.protocol.responses.request import ResponsesRequest
 from tests.serving import in_process, make_state
 
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-FIELDS = {CHAT: sorted(ChatRequest.model_fields), TEXT: sorted(CompletionRequest.model_fields)}
-GOOD = {
+CHAT, TEXT, ITEMS, MESSAGES, COUNT = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+)
+FIELDS = {
+    CHAT: sorted(ChatRequest.model_fields),
+    TEXT: sorted(CompletionRequest.model_fields),
+    ITEMS: sorted(ResponsesRequest.model_fields),
+    MESSAGES: sorted(MessagesRequest.model_fields),
+    COUNT: sorted(CountRequest.model_fields),
+}
+GOOD: dict[str, dict[str, Any]] = {
     CHAT: {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "seed": 5},
     TEXT: {"prompt": "hello", "max_tokens": 4, "seed": 5, "logprobs": 2, "echo": True},
+    ITEMS: {"input": "hello", "max_output_tokens": 4, "seed": 5},
+    MESSAGES: {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "seed": 5},
+    COUNT: {"messages": [{"role": "user", "content": "hello"}]},
 }
+SAID = {CHAT: "choices", TEXT: "choices", ITEMS: "status", MESSAGES: "content", COUNT: "input_tokens"}  # of an answer
 
 
 def _nested(depth: int, kind: str) -> Any:
@@ -47,7 +65,15 @@ HOSTILE: list[Any] = [
     [{"role": "user", "content": [{"type": "text"}]}], [{"role": "tool", "content": "x"}],
     [{"role": "user", "content": "\ud800"}], [{"type": "function", "function": {"name": "a"}}] * 2,
     {"type": "function", "function": {"name": "nobody"}}, "required", _nested(60, "list"), _nested(60, "dict"),
-    _nested(300, "list"), _nested(300, "dict"),
+    _nested(300, "list"), _nested(300, "dict"), "auto", "resp_x", {"type": "auto"},
+    {"type": "enabled", "budget_tokens": 1}, {"format": {"type": "json_schema", "schema": {"$ref": "#"}, "name": "a"}},
+    {"effort": "high", "summary": "concise"},
+    [{"name": "a", "input_schema": {}}], [{"type": "function", "name": "a", "parameters": {"type": []}}],
+    [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x"}]}],
+    [{"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "a", "input": {}}]}],
+    [{"type": "function_call", "call_id": "x", "name": "a", "arguments": "{"}], [{"type": "reasoning", "summary": []}],
+    [{"type": "function_call_output", "call_id": "x", "output": []}],
+    [{"type": "message", "role": "user", "content": []}],
 ]  # fmt: skip
 BROKEN = [
     b"",
@@ -64,7 +90,7 @@ BROKEN = [
 
 def hostile(draw: random.Random) -> tuple[str, bytes]:
     """A path and a body that is wrong, or strange, in one to three fields."""
-    path = draw.choice((CHAT, TEXT))
+    path = draw.choice([*GOOD])
     if draw.random() < 0.03:
         return path, draw.choice(BROKEN)
     body = dict(GOOD[path])
@@ -96,13 +122,13 @@ def _check(path: str, body: bytes, answer: httpx.Response, found: Counter[int]) 
     if answer.status_code >= 400:
         error = answer.json()["error"]
         assert error["message"], (path, body[:600])
-        assert error["param"] or error["code"] == "invalid_json", (path, body[:600], error)
+        assert error.get("param") or error["code"] == "invalid_json", (path, body[:600], error)
 
 
 async def _good(client: httpx.AsyncClient, path: str) -> Any:
     answer = await client.post(path, json=GOOD[path])
     assert answer.status_code == 200, answer.text
-    return answer.json()["choices"]
+    return answer.json()[SAID[path]]
 
 
 def main() -> None:

@@ -7,11 +7,10 @@ import re
 from os import urandom
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tailrace.api.errors import error_response, http_error_response, internal_error
+from tailrace.api.errors import error_response, http_error_response, internal_error, of_messages
 from tailrace.api.headers import trail
 from tailrace.api.state import AppState
 from tailrace.api.wire import ClientGone
@@ -49,6 +48,8 @@ class Edge:
             if message["type"] == "http.response.start":
                 started = True
                 own = [(b"x-request-id", request_id.encode()), *trail(timeline)]
+                if of_messages(scope):
+                    own.append((b"request-id", request_id.encode()))  # the name that Anthropic's clients know
                 message["headers"] = [*message.get("headers", ()), *own]
             elif bodiless:
                 message["body"] = b""
@@ -68,8 +69,8 @@ class Edge:
 
 def _refusal(scope: Scope, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        return http_error_response(Request(scope), error)
-    return error_response(error if isinstance(error, TailraceError) else internal_error())
+        return http_error_response(scope, error)
+    return error_response(scope, error if isinstance(error, TailraceError) else internal_error())
 
 
 def _request_id(scope: Scope) -> str:

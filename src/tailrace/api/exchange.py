@@ -1,15 +1,15 @@
 """One generating request from its body to the last byte of its answer, plain or streamed.
 
 The status is committed late: whatever is refused has its own status, also when a stream was asked for. A stream's 200
-goes out when the request is dispatched, or after `commit_after` of waiting; from then on a failure is an error event,
-which ends the stream without `[DONE]`. A client that leaves, in any phase, ends the work.
+goes out when the request is dispatched, or after `commit_after` of waiting; from then on a failure is an event, which
+ends the stream. A client that leaves, in any phase, ends the work.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from os import urandom
 from typing import Any
 
@@ -25,14 +25,14 @@ from tailrace.api.state import AppState
 from tailrace.api.wire import ClientGone, header, off_loop, read_body, while_connected
 from tailrace.control.intake import Caller
 from tailrace.control.session import Session
-from tailrace.errors import TailraceError
+from tailrace.errors import RequestError, TailraceError
 from tailrace.frozen import frozen
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.observe.timings import timings
-from tailrace.protocol.answer import Answer, error_event
 from tailrace.protocol.ask import Ask
 from tailrace.protocol.body import parse, unknown_fields
-from tailrace.protocol.sampling import Generation, Limits
+from tailrace.protocol.form import Form
+from tailrace.protocol.sampling import Asking, Limits
 from tailrace.types import TokenEvent
 
 log = logging.getLogger(__name__)
@@ -40,16 +40,30 @@ log = logging.getLogger(__name__)
 _JSON_BYTES = 6  # that a character of a prompt has in a body at the most, as in \\u00e9
 
 
+async def _nothing_to_recall(body: Any, state: AppState, tenant: str) -> int:
+    return 0
+
+
+async def _not_kept(answer: Any, state: AppState, tenant: str) -> None:
+    return None
+
+
 @frozen
 class Route:
-    """What differs between the generating routes. `prompts` counts the prompts of a body before any work on them."""
+    """What differs between the generating routes. `prompts` counts the prompts of a body before any work on them.
+
+    `recall` gives the body what it refers to, and says how many bytes that is; `keep` gets the answer once it is whole,
+    before its client has the end of it.
+    """
 
     name: str
-    shape: type[Generation]
-    answer: type[Answer]
+    shape: type[Asking]
+    answer: type[Form]
     id_prefix: str
-    prompts: Callable[[Any], int]
     ask: Callable[[Any, str, AppState, Limits], Ask]
+    prompts: Callable[[Any], int] = lambda body: 1
+    recall: Callable[[Any, AppState, str], Awaitable[int]] = _nothing_to_recall
+    keep: Callable[[Any, AppState, str], Awaitable[None]] = _not_kept
 
 
 class Exchange(Response):
@@ -59,7 +73,7 @@ class Exchange(Response):
         self._state = state
         self._route = route
         self._scope = request.scope
-        self._id = f"{route.id_prefix}-{urandom(16).hex()}"
+        self._id = f"{route.id_prefix}{urandom(16).hex()}"
         self._timeline: Timeline = self._scope["state"]["timeline"]
         self._principal = principal_of(request)
         self._ttft = deadline(header(self._scope, DEADLINE.encode()))
@@ -97,13 +111,17 @@ class Exchange(Response):
 
     async def _serve(self, body: bytes, send: Send) -> None:
         parsed = await off_loop(len(body), lambda: self._parse(body))
+        size = len(body) + await self._route.recall(parsed, self._state, self._principal.tenant)
         least = self._state.tokenizer.fewest_tokens(len(body) // _JSON_BYTES)
         place = self._state.pipeline.door(self._route.prompts(parsed), self._principal.tenant, least)
         try:
             self._timeline.enter(Phase.RENDER)
-            ask = await off_loop(len(body), lambda: self._route.ask(parsed, self._id, self._state, self._limits))
+            ask = await off_loop(size, lambda: self._route.ask(parsed, self._id, self._state, self._limits))
             caller = Caller(self._principal, parsed.traits(self._route.name), self._ttft)
             session = await Session.open(self._state.pipeline, place, ask.requests, self._timeline, caller)
+        except RequestError as error:
+            parsed.rename(error)
+            raise
         finally:
             place.release()
         try:
@@ -117,7 +135,7 @@ class Exchange(Response):
         if self._outcome == "error":
             log.error("request %s failed, answer %s: %s", self._request_id, self._id, error.message)
 
-    def _parse(self, body: bytes) -> Generation:
+    def _parse(self, body: bytes) -> Asking:
         parsed = parse(self._route.shape, body)
         parsed.check(self._limits)
         warning = unknown_fields(parsed)
@@ -125,32 +143,34 @@ class Exchange(Response):
             self._extra.append((b"x-tailrace-warning", warning.encode()))
         return parsed
 
-    async def _plain(self, session: Session, ask: Ask, answer: Answer, send: Send) -> None:
+    async def _plain(self, session: Session, ask: Ask, answer: Form, send: Send) -> None:
         async for prompt, batch in session:
             for event in batch:
                 answer.collect(prompt * ask.n + event.index, event)
         usage = session.finish()
         await session.close()
         data = answer.body(usage, timings(self._timeline))
+        await self._route.keep(answer, self._state, self._principal.tenant)
         self._outcome = "ok"
         length = (b"content-length", b"%d" % len(data))
         headers = [(b"content-type", b"application/json"), length, *self._extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": data})
 
-    async def _stream(self, session: Session, ask: Ask, answer: Answer, send: Send) -> None:
+    async def _stream(self, session: Session, ask: Ask, answer: Form, send: Send) -> None:
         await self._released(session)
-        out = EventStream(send, self._extra)
+        out = EventStream(send, self._extra, answer.ping)
         await out.open()
         try:
             last = await self._events(session, ask, answer, out)
+            await self._route.keep(answer, self._state, self._principal.tenant)
             self._outcome = "ok"
         except TailraceError as error:
             self._failed(error)
-            last = error_event(error.body())
+            last = answer.failed(error)
         except Exception:
             log.exception("request %s failed while streaming", self._request_id)
-            last = error_event(internal_error().body())
+            last = answer.failed(internal_error())
         await session.close()
         await out.end(last)
 
@@ -164,7 +184,7 @@ class Exchange(Response):
         except TimeoutError:
             pass
 
-    async def _events(self, session: Session, ask: Ask, answer: Answer, out: EventStream) -> bytes:
+    async def _events(self, session: Session, ask: Ask, answer: Form, out: EventStream) -> bytes:
         """Everything but the end of the stream, which is returned."""
         item: tuple[int, Sequence[TokenEvent]] | None = await self._first(session, out)
         while item is not None:

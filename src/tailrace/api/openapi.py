@@ -16,6 +16,8 @@ from starlette.responses import HTMLResponse, Response
 from tailrace.api.table import Table
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
+from tailrace.protocol.messages.request import CountRequest, MessagesRequest
+from tailrace.protocol.responses.request import ResponsesRequest
 from tailrace.protocol.schema import ErrorBody
 from tailrace.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 
@@ -24,7 +26,15 @@ if TYPE_CHECKING:
 
 _TITLE = "tailrace"
 _TEMPLATE = "#/components/schemas/{model}"
-_BODIES: tuple[type[BaseModel], ...] = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+_BODIES: tuple[type[BaseModel], ...] = (
+    ChatRequest,
+    CompletionRequest,
+    ResponsesRequest,
+    MessagesRequest,
+    CountRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
 _KEY = "An API key; only asked for when the server has keys."
 _MEANING = {
     400: "The request is wrong, or asks for something not supported; the message names the field",
@@ -44,9 +54,9 @@ def body_schema(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def errors(*statuses: int, model: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """For a route's `responses`; all statuses of a generating route by default."""
-    return {status: {"model": ErrorBody, "description": _MEANING[status]} for status in statuses or _MEANING}
+    return {status: {"model": model, "description": _MEANING[status]} for status in statuses or _MEANING}
 
 
 class Pages:

@@ -16,8 +16,10 @@ _HEADERS = [
 class EventStream:
     """`open` commits status 200; then events, pings, and one `end`."""
 
-    def __init__(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, send: Send, headers: list[tuple[bytes, bytes]], ping: bytes) -> None:
+        """`ping` is something that clients skip; it keeps idle connections open."""
         self._send = send
+        self._ping = ping
         self._headers = headers
         self.opened = False
 
@@ -29,8 +31,7 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def ping(self) -> None:
-        """A comment, which clients skip; it keeps idle connections open."""
-        await self.write(b": waiting\n\n")
+        await self.write(self._ping)
 
     async def end(self, events: bytes) -> None:
         await self._send({"type": "http.response.body", "body": events, "more_body": False})

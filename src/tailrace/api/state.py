@@ -10,6 +10,7 @@ from tailrace.clock import Clock, SystemClock
 from tailrace.config import Config
 from tailrace.control.keys import Principal
 from tailrace.control.pipeline import Pipeline
+from tailrace.control.responses import MemoryResponses, ResponseStore
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.record import Records
 from tailrace.protocol.ask import Template
@@ -31,6 +32,7 @@ class AppState:
     clock: Clock = field(default_factory=SystemClock)
     limits: Limits = field(init=False)
     records: Records = field(default_factory=Records)
+    responses: ResponseStore = field(init=False)
     dialect: Dialect = field(init=False)
     created: int = field(init=False)  # when the model was loaded, seconds since the epoch
 
@@ -41,6 +43,7 @@ class AppState:
         self.dialect = Dialect.of(
             template, self.tokenizer, tool_parser=engine.tool_parser, reasoning_parser=engine.reasoning_parser
         )
+        self.responses = MemoryResponses(api.response_memory)
         self.created = int(self.clock.wall())
         self.limits = Limits(
             models=caps.models,

@@ -57,6 +57,9 @@ class Table:
     def post(self, path: str, **described: Any) -> Callable[[H], H]:
         return self._adding("POST", path, described)
 
+    def delete(self, path: str, **described: Any) -> Callable[[H], H]:
+        return self._adding("DELETE", path, described)
+
     def patch(self, path: str, **described: Any) -> Callable[[H], H]:
         return self._adding("PATCH", path, described)
 

@@ -1,1 +1,1 @@
-"""OpenAI request and answer shapes, to and from GenerateRequest and TokenEvent. Knows no socket and no backend."""
+"""OpenAI's and Anthropic's shapes, to and from GenerateRequest and TokenEvent. Knows no socket and no backend."""

@@ -8,20 +8,18 @@ string.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import orjson
 
 from tailrace.observe.timings import Timings
 from tailrace.protocol.ask import Ask
+from tailrace.protocol.form import Form, Json
 from tailrace.protocol.logprobs import CompletionLogprobs, chat_logprobs
 from tailrace.protocol.said import Said
 from tailrace.protocol.scoring import best, prompt_logprobs
 from tailrace.types import FinishReason, TokenEvent, TokenLogprob, Usage
-
-Json = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -37,8 +35,8 @@ class _Choice:
     said: Said | None = None  # what reads the text, where it may hold more than prose
 
 
-class Answer(ABC):
-    """One answer being made. Feed `plain` events and take the body, or pass events through `chunk`."""
+class Answer(Form):
+    """OpenAI's two older forms, with any number of choices."""
 
     plain_object: str
     chunk_object: str
@@ -286,8 +284,3 @@ def usage_body(usage: Usage, reasoning_tokens: int | None = None) -> Json:
     if reasoning_tokens is not None:
         body["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
     return body
-
-
-def error_event(body: Json) -> bytes:
-    """A failure after the status was sent: the last event of its stream, with no end mark after it."""
-    return b"data: " + orjson.dumps(body) + b"\n\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, Protocol
 
 from tailrace.errors import ContextLengthExceeded
@@ -29,6 +30,7 @@ class Ask:
     prompt_logprobs: int | None = None  # alternatives of each prompt token in `prompt_logprobs`; None: no such field
     keep: int = 0  # of the n choices of a prompt only so many are shown, the most likely ones; 0: all
     call_ids: int = 0  # letters and digits of a call's id; 0: as OpenAI's look
+    about: Mapping[str, Any] = field(default_factory=dict)  # what the answer's form is told of the body
 
     @property
     def prompt_tokens(self) -> int:

@@ -16,16 +16,19 @@ _MOST_SALT = 256  # characters
 _CUT_FROM = 16  # times the context: how long a prompt may be that is to be cut
 
 
-class PromptFields(Shape):
-    """Fields of both routes."""
-
+class Salted(Shape):
     cache_salt: str | None = Field(None, min_length=1, max_length=_MOST_SALT)
-    truncate_prompt_tokens: int | None = Field(None, ge=-1)
-    prompt_logprobs: int | None = Field(None, ge=0)
 
     def salt(self) -> bytes:
         """Raises InvalidRequest for half a surrogate pair."""
         return b"" if self.cache_salt is None else clean_text(self.cache_salt, field="cache_salt").encode()
+
+
+class PromptFields(Salted):
+    """Fields of both OpenAI routes."""
+
+    truncate_prompt_tokens: int | None = Field(None, ge=-1)
+    prompt_logprobs: int | None = Field(None, ge=0)
 
     def check_prompt(self, limits: Limits, *, stream: bool) -> None:
         """Raises InvalidRequest naming the field."""

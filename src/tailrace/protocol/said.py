@@ -27,11 +27,12 @@ class _Call:
 
 
 class Said:
-    def __init__(self, parser: Parser, ids: str, id_length: int) -> None:
-        """`ids` is what call ids are made from, `id_length` how long they are (0: as OpenAI's)."""
+    def __init__(self, parser: Parser, ids: str, id_length: int, prefix: str = "call_") -> None:
+        """`ids` is what call ids are made from, `id_length` how long they are (0: `prefix` and 24 digits)."""
         self._parser = parser
         self._ids = ids
         self._id_length = id_length
+        self._prefix = prefix
         self._texts: list[str] = []
         self._thoughts: list[str] = []
         self.reasons = isinstance(parser, Reasoning)
@@ -50,9 +51,14 @@ class Said:
             self._keep(delta)
         return deltas
 
+    @property
+    def unfinished(self) -> bool:
+        """The last call has no end."""
+        return self._parser.unfinished
+
     def reason(self, finish: FinishReason) -> str:
         """Why it ended: with calls, if all of them are whole."""
-        called = finish is FinishReason.STOP and self._calls and not self._parser.unfinished
+        called = finish is FinishReason.STOP and self._calls and not self.unfinished
         return TOOL_CALLS if called else finish.value
 
     def message(self) -> Json:
@@ -65,7 +71,7 @@ class Said:
             message["content"] = content or None
             message["tool_calls"] = [
                 {
-                    "id": self._id(number),
+                    "id": self.call_id(number),
                     "type": "function",
                     "function": {"name": call.name, "arguments": "".join(call.arguments)},
                 }
@@ -100,9 +106,9 @@ class Said:
         call: Json = {"index": delta.call, "function": {"arguments": delta.text}}
         if delta.name:
             function = {"name": delta.name, "arguments": delta.text}
-            call = {"index": delta.call, "id": self._id(delta.call), "type": "function", "function": function}
+            call = {"index": delta.call, "id": self.call_id(delta.call), "type": "function", "function": function}
         return {TOOL_CALLS: [call]}
 
-    def _id(self, number: int) -> str:
+    def call_id(self, number: int) -> str:
         digest = blake2b(f"{self._ids}/{number}".encode(), digest_size=12).hexdigest()
-        return digest[: self._id_length] if self._id_length else f"call_{digest}"
+        return digest[: self._id_length] if self._id_length else f"{self._prefix}{digest}"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from tailrace.errors import InvalidRequest, ModelNotFound, Unsupported
+from tailrace.errors import InvalidRequest, ModelNotFound, TailraceError, Unsupported
 from tailrace.frozen import frozen
 from tailrace.protocol.body import Items, Part, Shape
 from tailrace.protocol.structured import FIELDS, grammar_of
@@ -85,26 +85,45 @@ def _numbers(value: object) -> object:
 LogitBias = Annotated[dict[str, float], BeforeValidator(_numbers)]
 
 
-class Sampling(Shape):
-    """How answers are made: the fields that both routes and the Python API share. null means absent."""
+class Asking(Shape):
+    """What the body of every generating route can do."""
+
+    def check(self, limits: Limits) -> None:
+        """What a type cannot say. Raises InvalidRequest or Unsupported naming the field."""
+
+    def traits(self, route: str) -> Traits:
+        """What it says of itself besides its size."""
+        return Traits(route=route)
+
+    def rename(self, error: TailraceError) -> None:
+        """Have an error name the fields as this body does, where they have other names further in."""
+
+
+class Further(Shape):
+    """Fields that no API but the ones for local models has, the same on every generating route."""
+
+    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    typical_p: float | None = Field(None, gt=0, le=1)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=10)
+    min_tokens: int | None = Field(None, ge=0)
+    ignore_eos: bool | None = None
+
+
+class Sampling(Further):
+    """How answers are made: the fields that both OpenAI routes and the Python API share. null means absent."""
 
     n: int | None = Field(None, ge=1)
     max_tokens: int | None = None
-    min_tokens: int | None = Field(None, ge=0)
     stop: str | Items[str] | None = None
     stop_token_ids: Items[int] | None = None
     include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    typical_p: float | None = Field(None, gt=0, le=1)
     presence_penalty: _PENALTY | None = None
     frequency_penalty: _PENALTY | None = None
-    repetition_penalty: float | None = Field(None, ge=0.01, le=10)
     logit_bias: LogitBias | None = None
-    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
     response_format: dict[str, Any] | None = None
     guided_json: str | dict[str, Any] | bool | None = None
     guided_regex: str | None = None
@@ -151,8 +170,8 @@ class Sampling(Shape):
         )
 
 
-class Generation(Sampling):
-    """Fields of both routes."""
+class Generation(Sampling, Asking):
+    """Fields of chat and completions."""
 
     model: str | None = Field(None, description="Name of a served model; absent: the one this server serves.")
     stream: bool | None = None
@@ -161,7 +180,6 @@ class Generation(Sampling):
     priority: int | None = Field(None, description="Below 0 sooner, where the key may; above 0 when there is time.")
 
     def check(self, limits: Limits) -> None:
-        """What a type cannot say. Raises InvalidRequest or Unsupported naming the field."""
         self._refuse_not_built()
         if (self.n or 1) > limits.max_choices:
             raise InvalidRequest(f"n is {self.n}; this server makes at most {limits.max_choices} choices", param="n")
@@ -169,7 +187,6 @@ class Generation(Sampling):
             raise InvalidRequest("stream_options is only allowed with stream: true", param="stream_options")
 
     def traits(self, route: str) -> Traits:
-        """What it says of itself besides its size."""
         tier, priority = self.service_tier or "", self.priority or 0
         return Traits(route=route, service_tier=tier, priority=priority, tools=self.uses_tools())
 

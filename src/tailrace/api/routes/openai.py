@@ -30,9 +30,9 @@ def _ask_completion(body: CompletionRequest, request_id: str, state: AppState, l
     return body.ask(request_id, state.tokenizer, limits)
 
 
-CHAT = Route("chat", ChatRequest, ChatAnswer, "chatcmpl", lambda body: 1, _ask_chat)
+CHAT = Route("chat", ChatRequest, ChatAnswer, "chatcmpl-", _ask_chat)
 COMPLETIONS = Route(
-    "completions", CompletionRequest, CompletionAnswer, "cmpl", lambda body: len(body.prompt), _ask_completion
+    "completions", CompletionRequest, CompletionAnswer, "cmpl-", _ask_completion, lambda body: len(body.prompt)
 )
 
 routes = Table("openai", prefix="/v1", guard=authorize)

@@ -1,0 +1,76 @@
+"""Anthropic's Messages API over the same plane: messages, and the tokens of one."""
+
+from __future__ import annotations
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tailrace.api.auth import authorize, principal_of
+from tailrace.api.exchange import Exchange, Route
+from tailrace.api.openapi import body_schema, errors
+from tailrace.api.state import AppState, state_of
+from tailrace.api.table import Table
+from tailrace.api.wire import header, off_loop, read_body
+from tailrace.errors import InvalidRequest
+from tailrace.protocol.ask import Ask
+from tailrace.protocol.body import parse, unknown_fields
+from tailrace.protocol.messages.answer import MessageAnswer
+from tailrace.protocol.messages.request import VERSIONS, CountRequest, MessagesRequest
+from tailrace.protocol.messages.schema import AnthropicError, Counted, MessageBody
+from tailrace.protocol.sampling import Limits
+
+
+def _ask(body: MessagesRequest, request_id: str, state: AppState, limits: Limits) -> Ask:
+    return body.ask(request_id, state.template, state.tokenizer, limits, state.dialect)
+
+
+MESSAGES = Route("messages", MessagesRequest, MessageAnswer, "msg_", _ask)
+
+routes = Table("anthropic", prefix="/v1/messages", guard=authorize)
+
+
+@routes.post(
+    "",
+    responses={200: {"model": MessageBody}, **errors(model=AnthropicError)},
+    openapi_extra=body_schema(MessagesRequest),
+)
+async def messages(request: Request) -> Response:
+    """Anthropic's form of a chat. With `stream: true` its named events, from message_start to message_stop.
+
+    `max_tokens` above what the context leaves is lowered to it.
+    """
+    _check_version(request)
+    return Exchange(state_of(request), MESSAGES, request)
+
+
+@routes.post(
+    "/count_tokens",
+    responses={200: {"model": Counted}, **errors(model=AnthropicError)},
+    openapi_extra=body_schema(CountRequest),
+)
+async def count_tokens(request: Request) -> Response:
+    """How many tokens a message's prompt has; nothing is generated."""
+    _check_version(request)
+    state = state_of(request)
+    limits = state.limits_of(principal_of(request))
+    body = await read_body(request.scope, request.receive, state.config.api.max_body_bytes)
+
+    def work() -> Response:
+        parsed = parse(CountRequest, body)
+        ids = parsed.tokens(state.template, state.tokenizer, limits, state.dialect)
+        warning = unknown_fields(parsed)
+        headers = None if warning is None else {"x-tailrace-warning": warning}
+        return Response(orjson.dumps({"input_tokens": len(ids)}), headers=headers, media_type="application/json")
+
+    return await off_loop(len(body), work)
+
+
+def _check_version(request: Request) -> None:
+    """None is as good as those there are. Raises InvalidRequest."""
+    asked = header(request.scope, b"anthropic-version")
+    if asked is not None and asked.strip() not in VERSIONS:
+        raise InvalidRequest(
+            f"the header anthropic-version is {asked[:40]!a}; this server speaks {' and '.join(VERSIONS)}",
+            param="anthropic-version",
+        )

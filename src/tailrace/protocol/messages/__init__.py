@@ -1,0 +1,1 @@
+"""Anthropic's Messages: bodies to chat requests, answers as messages, errors in its own form."""
