@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Awaitable
 from os import urandom
 
 from starlette.exceptions import HTTPException
@@ -43,7 +44,7 @@ class Edge:
         if bodiless:  # what GET would answer, without its body
             scope = {**scope, "method": "GET"}
 
-        async def send_with_id(message: Message) -> None:
+        def send_with_id(message: Message) -> Awaitable[None]:  # no coroutine of its own around each event's
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
@@ -53,7 +54,7 @@ class Edge:
                 message["headers"] = [*message.get("headers", ()), *own]
             elif bodiless:
                 message["body"] = b""
-            await send(message)
+            return send(message)
 
         try:
             await self._app(scope, receive, send_with_id)

@@ -150,7 +150,7 @@ class Run:
 
     async def _next(self) -> Sequence[TokenEvent]:
         """The backend's next events; the error of `fail` in the place of the cancellation it sends."""
-        stream = await self._started()
+        stream = self._stream or await self._started()
         self._reader = asyncio.current_task()
         assert self._reader is not None
         try:
@@ -164,12 +164,11 @@ class Run:
             self._reader = None
 
     async def _started(self) -> AsyncIterator[Sequence[TokenEvent]]:
-        if self._stream is None:
-            await self.released()
-            self._timeline.enter(Phase.QUEUE)
-            self._timeline.enter(Phase.PREFILL)  # until the backend says when it began
-            self._stream = self._pipeline.backend.generate(self.request)
-            self.begun = True
+        await self.released()
+        self._timeline.enter(Phase.QUEUE)
+        self._timeline.enter(Phase.PREFILL)  # until the backend says when it began
+        self._stream = self._pipeline.backend.generate(self.request)
+        self.begun = True
         return self._stream
 
     async def close(self) -> None:
