@@ -134,7 +134,8 @@ def run(model: _native.Model, rows: list[tuple[list[int], Any]], kv: _native.KvC
     starts = np.concatenate([[0], np.cumsum(counts)])
     tables = np.arange(len(rows) * width).reshape(-1, width)
     flat = [token for tokens, _ in rows for token in tokens]
-    model.forward(kv, i32(flat), i32(starts), i32(done), i32(tables), i32(range(len(flat))), [a for _, a in rows])
+    adapters = [adapter for _, adapter in rows]
+    model.forward(kv, i32(flat), i32(starts), i32(done), i32(tables), i32(range(len(flat))), adapters=adapters)
     return np.split(model.logits(), starts[1:-1])
 
 
@@ -213,7 +214,7 @@ def test_the_last_layer_keeps_each_row_its_adapter(variant: str, weights: Weight
     kv, wanted = _native.KvCache(model, 12), [3, 19, 20, 58]
     tables = i32(np.arange(12).reshape(3, 4))
     tokens = TOKENS[:60]
-    model.forward(kv, i32(tokens), i32([0, 20, 40, 60]), i32([0, 0, 0]), tables, i32(wanted), [a, None, b])
+    model.forward(kv, i32(tokens), i32([0, 20, 40, 60]), i32([0, 0, 0]), tables, i32(wanted), adapters=[a, None, b])
     found = model.logits()
     every = [alone(model, one, tokens[at : at + 20]) for at, one in ((0, a), (20, None), (40, b))]
     assert (found == np.stack([every[0][3], every[0][19], every[1][0], every[2][18]])).all()
@@ -225,7 +226,7 @@ def test_a_step_may_outlive_the_callers_adapter(weights: Weights) -> None:
     expected = alone(model, one.native(model))
     kv = _native.KvCache(model, 4)
     adapter = one.native(model)
-    model.begin(kv, i32(TOKENS), i32([0, 90]), i32([0]), i32([[0, 1, 2, 3]]), i32(range(90)), [adapter])
+    model.begin(kv, i32(TOKENS), i32([0, 90]), i32([0]), i32([[0, 1, 2, 3]]), i32(range(90)), adapters=[adapter])
     del adapter
     model.settle()
     assert (model.logits() == expected).all()
@@ -261,10 +262,10 @@ def test_types_and_companies_that_do_not_fit(weights: Weights) -> None:
         adapter.set("q.0", np.zeros((4, 128), np.float32), np.zeros((128, 4), np.uint16), 1.0)
     kv, step = _native.KvCache(model, 2), (i32([1]), i32([0, 1]), i32([0]), i32([[0]]), i32([0]))
     with pytest.raises(ValueError, match="an entry for each sequence"):
-        model.forward(kv, *step, [adapter, None])
+        model.forward(kv, *step, adapters=[adapter, None])
     other = _native.Adapter(native_model("portable", random_weights(Dims())))
     with pytest.raises(ValueError, match="another shape"):
-        model.forward(kv, *step, [other])
+        model.forward(kv, *step, adapters=[other])
     assert BLOCK == 64 and adapter.nbytes == 0
 
 

@@ -37,7 +37,7 @@ def logits(loaded: LoadedModel, folder: Path | None) -> Any:
     adapter = None if folder is None else read_adapter(folder, loaded.spec, loaded.model)
     cache, every = _native.KvCache(loaded.model, 2), np.arange(len(IDS), dtype=np.int32)
     ends, table = np.array([0, len(IDS)], np.int32), np.array([[0, 1]], np.int32)
-    loaded.model.forward(cache, IDS, ends, np.zeros(1, np.int32), table, every, [adapter])
+    loaded.model.forward(cache, IDS, ends, np.zeros(1, np.int32), table, every, adapters=[adapter])
     return loaded.model.logits()
 
 
