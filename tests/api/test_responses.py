@@ -314,3 +314,17 @@ async def test_a_failure_within_a_stream_is_its_last_event() -> None:
     assert rest[-1].response.error is not None
     assert "stopping" in rest[-1].response.error.message
     assert [event.sequence_number for event in rest] == list(range(1, len(rest) + 1))
+
+
+async def test_what_an_answer_repeats_may_be_as_deep_as_a_body() -> None:
+    deep: Any = {}
+    for _ in range(190):
+        deep = {"a": deep}
+    form = {"type": "text", "x": deep}
+    async with in_process(make_state(talkative("ok"))) as client:
+        plain = await client.post(RESPONSES, json=body(text={"format": form}))
+        streamed = await client.post(RESPONSES, json=body(text={"format": form}, stream=True))
+        again = await client.get(f"{RESPONSES}/{plain.json()['id']}")
+    assert plain.json()["text"]["format"] == form
+    assert again.json() == plain.json()
+    assert events(streamed.text)[-1]["type"] == "response.completed"

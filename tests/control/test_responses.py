@@ -62,6 +62,13 @@ async def test_what_was_read_stays_longer() -> None:
     assert [await store.get("a", name) is not None for name in ("r0", "r1", "r2", "r3")] == [True, False, True, True]
 
 
+async def test_what_is_too_large_costs_nobody_anything() -> None:
+    store = MemoryResponses(MOST)
+    await store.put("a", kept("r0", 1000))
+    await store.put("a", kept("r1", MOST))
+    assert [await store.get("a", name) is not None for name in ("r0", "r1")] == [True, False]
+
+
 async def test_nothing_is_kept_without_memory() -> None:
     store = MemoryResponses(0)
     await store.put("a", kept("r"))

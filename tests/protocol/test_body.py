@@ -36,6 +36,15 @@ def test_not_json(body: bytes) -> None:
     assert "not valid JSON" in message
 
 
+def test_how_deep_a_body_may_be() -> None:
+    def nested(levels: int) -> bytes:
+        return b"{" + HI + b', "x": ' + b'{"a": [' * levels + b"]}" * levels + b"}"
+
+    parse(ChatRequest, nested(99))
+    assert refusal(nested(100)) == (None, "The request body is nested more than 200 levels deep")
+    parse(ChatRequest, b"{" + HI + b', "x": [' + b", ".join([b'[{"a": {}}]'] * 500) + b"]}")
+
+
 @pytest.mark.parametrize("body", [b"[]", b"3", b'"text"', b"null"])
 def test_not_an_object(body: bytes) -> None:
     assert refusal(body) == (None, "The request body must be a JSON object")

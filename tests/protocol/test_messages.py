@@ -16,7 +16,7 @@ from tailrace.protocol.messages.request import CountRequest, MessagesRequest
 from tailrace.text.parsers.dialect import Dialect
 from tailrace.text.template import ChatTemplate
 from tests.protocol.test_requests import LIMITS, TOKENIZER
-from tests.serving import STRICT, template
+from tests.serving import template
 from tests.text import families
 
 WIDE = replace(LIMITS, max_context=100_000)
@@ -74,8 +74,8 @@ def used(*each: Any) -> list[Any]:
         ({"messages": blocks({"type": "document", "source": {}})}, "messages[0].content[0].type"),
         ({"messages": blocks({"type": "x" * 900})}, "messages[0].content[0].type"),
         ({"messages": blocks(RESULT)}, "messages[0].content[0].tool_use_id"),
-        ({"messages": [*ROUND[:2], *USER]}, "messages[2]"),
-        ({"messages": ROUND[:2]}, "messages[1]"),
+        ({"messages": [*ROUND[:2], *USER]}, "messages[1].content[1]"),
+        ({"messages": ROUND[:2]}, "messages[1].content[1]"),
         ({"messages": [*ROUND[:2], *blocks(ELSE)]}, "messages[2].content[0].tool_use_id"),
         ({"messages": [*ROUND[:2], *blocks({**RESULT, "tool_use_id": None})]}, "messages[2].content[0].tool_use_id"),
         (
@@ -155,12 +155,6 @@ def test_what_has_no_effect_is_taken_without_a_word(fields: dict[str, Any]) -> N
     assert unknown_fields(body) is None
 
 
-def test_a_template_that_knows_neither_tools_nor_a_system_role_is_asked_by_the_same_name() -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        prompt(template(STRICT), messages=[*USER, *USER, {"role": "assistant", "content": [USE]}, *USER])
-    assert refused.value.param == "messages[3]"
-
-
 @pytest.mark.parametrize(
     ("messages", "shown"),
     [
@@ -174,6 +168,14 @@ def test_a_template_that_knows_neither_tools_nor_a_system_role_is_asked_by_the_s
 )  # fmt: skip
 def test_turns(messages: Any, shown: str) -> None:
     assert prompt(messages=messages) == shown
+
+
+def test_neighbours_of_one_role_are_one_turn() -> None:
+    second = {**USE, "id": "toolu_2"}
+    messages = [*used(USE), *used(second)[1:], *blocks(RESULT), *blocks({**RESULT, "tool_use_id": "toolu_2"})]
+    shown = prompt(template(families.CHATML_TOOLS), messages=messages)
+    assert shown.count("<|im_start|>assistant") == 2
+    assert shown.count("<tool_response>") == 2
 
 
 @pytest.mark.parametrize("system", ["Be.", [{"type": "text", "text": "Be."}]])

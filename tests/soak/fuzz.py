@@ -65,7 +65,7 @@ HOSTILE: list[Any] = [
     [{"role": "user", "content": [{"type": "text"}]}], [{"role": "tool", "content": "x"}],
     [{"role": "user", "content": "\ud800"}], [{"type": "function", "function": {"name": "a"}}] * 2,
     {"type": "function", "function": {"name": "nobody"}}, "required", _nested(60, "list"), _nested(60, "dict"),
-    _nested(300, "list"), _nested(300, "dict"), "auto", "resp_x", {"type": "auto"},
+    _nested(300, "list"), _nested(400, "dict"), "auto", "resp_x", {"type": "auto"},
     {"type": "enabled", "budget_tokens": 1}, {"format": {"type": "json_schema", "schema": {"$ref": "#"}, "name": "a"}},
     {"effort": "high", "summary": "concise"},
     [{"name": "a", "input_schema": {}}], [{"type": "function", "name": "a", "parameters": {"type": []}}],

@@ -55,6 +55,8 @@ class MemoryResponses:
         return sum(self._sizes.values())
 
     async def put(self, tenant: str, kept: Kept) -> None:
+        if kept.size > self._most:
+            return
         self._kept.setdefault(tenant, OrderedDict())[kept.id] = kept
         self._sizes[tenant] = self._sizes.get(tenant, 0) + kept.size
         while self.size > self._most:

@@ -1,6 +1,7 @@
 """Request body to a checked model: JSON errors and type errors become one clear sentence naming the field.
 
-A duplicate key takes its last value, as in most JSON readers. NaN and Infinity are not JSON and are refused.
+A duplicate key takes its last value, as in most JSON readers. NaN and Infinity are not JSON and are refused. So is what
+is nested deeper than JSON writers go, as parts of a body are written again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tailrace.errors import InvalidRequest
 
 _BRANCHES = frozenset(("str", "int", "float", "bool", "list", "dict"))
 _OBJECT = re.compile(r"a valid dictionary( or instance of \w+)?")  # JSON's word for it
+_MAX_DEPTH = 200  # orjson writes 254, and an answer may repeat a part of the body some levels down
 _MAX_NAMED = 8  # unknown fields that a warning names
 _MAX_KEY = 64  # characters of a client's own key in a message
 
@@ -58,10 +60,23 @@ def parse(shape: type[S], data: bytes) -> S:
         raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise InvalidRequest("The request body must be a JSON object", code="invalid_json")
+    if data.count(b"{") + data.count(b"[") > _MAX_DEPTH and _deep(value):
+        raise InvalidRequest(f"The request body is nested more than {_MAX_DEPTH} levels deep", code="invalid_json")
     try:
         return shape.model_validate(value)
     except ValidationError as error:
         raise explain(error) from None
+
+
+def _deep(value: object) -> bool:
+    """Level by level: a body may hold a million values, but few objects and lists."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inside = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [each for values in inside for each in values if isinstance(each, dict | list)]  # type: ignore[attr-defined]
+        if not level:
+            return False
+    return True
 
 
 def explain(error: ValidationError) -> InvalidRequest:

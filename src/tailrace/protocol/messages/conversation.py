@@ -57,7 +57,8 @@ class Talk:
         """Raises InvalidRequest or Unsupported naming the block."""
         self.messages: list[Json] = []
         self.names = Names({})
-        self._open: dict[str, str] = {}  # calls of the last turn without a result, and their tools
+        self._open: dict[str, tuple[str, str]] = {}  # calls without a result: their tools and where they stand
+        self._role = ""  # of the turn before
         if system:
             self._add("system", list(_system(system)))
             self.names["messages[0]"] = "system"
@@ -65,7 +66,7 @@ class Talk:
             raise InvalidRequest("messages must hold at least one message", param="messages")
         for number, turn in enumerate(turns):
             self._turn(turn, f"messages[{number}]", last=number == len(turns) - 1)
-        self._all_answered(f"messages[{len(turns) - 1}]")
+        self._all_answered()
 
     @property
     def continues(self) -> bool:
@@ -81,13 +82,14 @@ class Talk:
             placed = [(Block(type="text", text=turn.content), f"{where}.content")]
         else:
             placed = [(block, f"{where}.content[{i}]") for i, block in enumerate(turn.content)]
+        if (self._role, turn.role) == ("user", "assistant"):
+            self._all_answered()
+        self._role = turn.role
         if turn.role == "assistant":
-            self._all_answered(where)
             self._assistant(placed, where)
             return
         for block, place in placed:
             self._of_user(block, place)
-        self._all_answered(where)
 
     def _of_user(self, block: Block, where: str) -> None:
         if block.type != "tool_result":
@@ -99,7 +101,7 @@ class Talk:
                 f"{where}.tool_use_id is {call[:_MOST_NAMED]!a}, which no tool_use of the turn before it has",
                 param=f"{where}.tool_use_id",
             )
-        name = self._open.pop(call)
+        name, _ = self._open.pop(call)
         self.names[f"messages[{len(self.messages)}]"] = where
         self.messages.append({"role": "tool", "tool_call_id": call, "name": name, "content": _result(block, where)})
 
@@ -121,7 +123,7 @@ class Talk:
             raise InvalidRequest(f"{where}.id is {call[:_MOST_NAMED]!a}, as another call's", param=f"{where}.id")
         if block.input is None:
             raise InvalidRequest(f"{where}.input is missing", param=f"{where}.input", code="missing_field")
-        self._open[call] = name
+        self._open[call] = name, where
         message = self._of_assistant(where)
         calls = message.setdefault("tool_calls", [])
         self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}].function"] = where
@@ -147,12 +149,9 @@ class Talk:
             parts.append({"type": "text", "text": text})
         message["content"] = parts
 
-    def _all_answered(self, where: str) -> None:
-        if self._open:
-            raise InvalidRequest(
-                f"{where}: the tool_use {next(iter(self._open))[:_MOST_NAMED]!a} has no tool_result in the next turn",
-                param=where,
-            )
+    def _all_answered(self) -> None:
+        for _, where in self._open.values():
+            raise InvalidRequest(f"{where}: this tool_use has no tool_result in the next turn", param=where)
 
 
 def _system(system: str | Sequence[ResultBlock]) -> Iterator[tuple[str, str]]:
