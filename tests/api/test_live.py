@@ -61,13 +61,14 @@ async def test_leaving_while_waiting(stream: bool) -> None:
         assert len(backend.started_ids) == 1
 
 
+@pytest.mark.parametrize("padding", [0, 200_000])  # behind a large body the web server does not read on by itself
 @pytest.mark.parametrize("stream", [False, True])
-async def test_leaving_during_prefill(stream: bool) -> None:
+async def test_leaving_during_prefill(stream: bool, padding: int) -> None:
     backend = FakeBackend(manual=True)
     state = make_state(backend)
     async with live(state) as base:
         caller = Caller(base)
-        await caller.send(chat("word " * 80, stream=stream, n=2, max_tokens=50))
+        await caller.send(chat("word " * 80, stream=stream, n=2, max_tokens=50, user="x" * padding))
         await until(lambda: backend.load().running == 2)
         await caller.leave()
         await until(lambda: gauges(state) == (0, 0))

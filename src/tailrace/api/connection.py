@@ -1,4 +1,5 @@
-"""uvicorn's HTTP protocol with two bounds that it lacks, so that no client can fill the memory of all.
+"""uvicorn's HTTP protocol with two bounds that it lacks, so that no client can fill the memory of all; and it calls who
+wants to know that the client has left, so that no task has to ask for it.
 
 A request's head: collecting an endless URL or header also holds up every other connection. And how long a client may
 leave its answer lying, which is kept for it until it has taken it.
@@ -11,6 +12,8 @@ from typing import Any
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from tailrace.api.wire import LEAVERS, Leavers
 
 MAX_HEAD = 256 * 1024  # bytes beyond the first read, by far more than any client sends
 MAX_STALL = 60.0  # seconds
@@ -29,6 +32,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._stalled: asyncio.TimerHandle | None = None
         self._refused: asyncio.TimerHandle | None = None
+        self._leavers: Leavers = set()
 
     def data_received(self, data: bytes) -> None:
         if self._refused is not None:
@@ -45,6 +49,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
+        self.scope["state"][LEAVERS] = self._leavers
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -63,6 +68,8 @@ class BoundedConnection(HttpToolsProtocol):
         if self._refused is not None:
             self._refused.cancel()
         super().connection_lost(exc)
+        for leave in tuple(self._leavers):
+            leave()
 
     def _moving(self) -> None:
         if self._stalled is not None:

@@ -22,7 +22,7 @@ from tailrace.api.errors import internal_error
 from tailrace.api.headers import DEADLINE, deadline
 from tailrace.api.sse import EventStream, Pings
 from tailrace.api.state import AppState
-from tailrace.api.wire import ClientGone, header, off_loop, read_body, while_connected
+from tailrace.api.wire import ClientGone, header, leavers, off_loop, read_body, while_connected
 from tailrace.control.intake import Caller
 from tailrace.control.session import Session
 from tailrace.errors import RequestError, TailraceError
@@ -107,7 +107,7 @@ class Exchange(Response):
     async def _whole(self, receive: Receive, send: Send) -> None:
         self._state.pipeline.look(self._principal.tenant)
         body = await read_body(self._scope, receive, self._state.config.api.max_body_bytes)
-        await while_connected(receive, self._serve(body, send))
+        await while_connected(receive, self._serve(body, send), leavers(self._scope, len(body)))
 
     async def _serve(self, body: bytes, send: Send) -> None:
         parsed = await off_loop(len(body), lambda: self._parse(body))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope
@@ -11,6 +12,8 @@ from starlette.types import Receive, Scope
 from tailrace.errors import BodyTooLarge
 
 T = TypeVar("T")
+Leavers = set[Callable[[], None]]
+LEAVERS = "leavers"  # in the state of a request's scope
 _ON_LOOP_BYTES = 16 * 1024  # work on more text than this goes to a thread, so that other answers keep flowing
 
 
@@ -43,24 +46,28 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
             return bytes(body)
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+def leavers(scope: Scope, body_bytes: int) -> Leavers | None:
+    """Who our own connection calls when it is lost. None where its end has to be asked for: behind other servers, and
+    behind a large body, since the web server stops reading then until somebody asks for more."""
+    found: Leavers | None = scope["state"].get(LEAVERS)
+    return found if body_bytes <= _ON_LOOP_BYTES else None
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T], told: Leavers | None) -> T:
     """The work's result. When the client hangs up first, the work is cancelled, waited for, and ClientGone raised.
 
-    Needed for plain answers too: the web server tells a handler of a closed connection only when it is asked.
+    `told`: of `leavers`; without it a task asks, since the web server tells a handler of a closed connection only then.
     """
     worker = asyncio.current_task()
     assert worker is not None
     left = False
 
-    def leave(watch: asyncio.Task[None]) -> None:
+    def leave() -> None:
         nonlocal left
-        if not watch.cancelled():
-            watch.exception()  # a connection that breaks is closed
-            left = True
-            worker.cancel()
+        left = True
+        worker.cancel()
 
-    watch = asyncio.create_task(_gone(receive))
-    watch.add_done_callback(leave)
+    stop = _ask(receive, leave) if told is None else _join(told, leave)
     try:
         return await work
     except asyncio.CancelledError:
@@ -68,8 +75,30 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
             raise ClientGone from None
         raise
     finally:
-        watch.remove_done_callback(leave)
+        stop()
+
+
+def _join(leavers: Leavers, leave: Callable[[], None]) -> Callable[[], None]:
+    """Returns what ends it."""
+    leavers.add(leave)
+    return partial(leavers.discard, leave)
+
+
+def _ask(receive: Receive, leave: Callable[[], None]) -> Callable[[], None]:
+    """Returns what ends it."""
+
+    def ended(watch: asyncio.Task[None]) -> None:
+        if not watch.cancelled():
+            watch.exception()  # a connection that breaks is closed
+            leave()
+
+    def stop() -> None:
+        watch.remove_done_callback(ended)
         watch.cancel()
+
+    watch = asyncio.create_task(_gone(receive))
+    watch.add_done_callback(ended)
+    return stop
 
 
 async def off_loop(size: int, function: Callable[[], T]) -> T:
