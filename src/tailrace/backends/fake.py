@@ -86,10 +86,10 @@ class _Job:
     first: bool = True
     steps_due: int = 0
     ticked: asyncio.Event = field(default_factory=asyncio.Event)
+    open: int = field(init=False)  # choices that have not ended
 
-    @property
-    def open(self) -> int:
-        return sum(choice.open for choice in self.choices)
+    def __post_init__(self) -> None:
+        self.open = len(self.choices)
 
 
 class FakeBackend:
@@ -251,7 +251,7 @@ class FakeBackend:
         for job in self._jobs:
             if job.started is not None:
                 continue
-            running = sum(other.open for other in self._jobs if other.started is not None)
+            running = sum([other.open for other in self._jobs if other.started is not None])
             need = self._prompt_blocks(job) + job.open - 1 + running if running else 0
             if job.open > self.caps.max_sequences - running or need > self._blocks_free():
                 return
@@ -319,6 +319,7 @@ class FakeBackend:
 
     def _end(self, job: _Job, choice: _Choice, reason: FinishReason, event: TokenEvent | None = None) -> TokenEvent:
         choice.open = False
+        job.open -= 1
         event = event or TokenEvent(choice.index)
         event.finish = reason
         event.facts = EngineFacts(
@@ -343,7 +344,11 @@ class FakeBackend:
 
     def _blocks_free(self) -> int:
         """Below 0 when answers have grown beyond the memory: a fake needs none to go on."""
-        return self._blocks_total - sum(self._blocks(job) for job in self._jobs if job.started is not None)
+        free = self._blocks_total
+        for job in self._jobs:
+            if job.started is not None:
+                free -= self._blocks(job)
+        return free
 
     def _blocks(self, job: _Job) -> int:
         """The prompt's, shared by the choices, and what each has written behind it."""
