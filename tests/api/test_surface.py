@@ -88,6 +88,17 @@ async def test_the_schema_describes_bodies_and_answers() -> None:
         assert reference == f"#/components/schemas/{body}"
         assert {"model", "n", "stop", "stream", "temperature", "logprobs", "seed"} <= set(schemas[body]["properties"])
         assert {"200", "400", "401", "404", "413", "429", "500", "503"} <= set(post["responses"])
+    for path, body, some in (
+        ("/v1/responses", "ResponsesRequest", {"input", "previous_response_id", "tools", "store", "truncation"}),
+        ("/v1/messages", "MessagesRequest", {"messages", "max_tokens", "system", "thinking", "tool_choice"}),
+        ("/v1/messages/count_tokens", "CountRequest", {"messages", "system", "tools"}),
+    ):
+        post = schema["paths"][path]["post"]
+        assert post["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith(f"/{body}")
+        assert some <= set(schemas[body]["properties"])
+    assert {"get", "delete"} <= schema["paths"]["/v1/responses/{response_id}"].keys()
+    refused = schema["paths"]["/v1/messages"]["post"]["responses"]["400"]["content"]["application/json"]["schema"]
+    assert refused["$ref"].endswith("/AnthropicError")
     assert schemas["CompletionRequest"]["required"] == ["prompt"]
     assert len(schemas["CompletionRequest"]["properties"]["prompt"]["anyOf"]) == 4
 

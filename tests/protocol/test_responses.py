@@ -27,6 +27,8 @@ TOOL: dict[str, Any] = {"type": "function", "name": "look", "parameters": {"type
 CALL = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": '{"where": "Žďár"}'}
 OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "20"}
 
+SOME = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "look"}]}
+
 
 def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
@@ -116,6 +118,9 @@ def parts(*each: Any) -> list[Any]:
         ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "tools": [TOOL]}}, "tool_choice.mode"),
+        ({"tools": [TOOL], "tool_choice": {**SOME, "tools": []}}, "tool_choice.tools"),
+        ({"tools": [TOOL], "tool_choice": {**SOME, "tools": [{"name": "nobody"}]}}, "tool_choice.tools[0].name"),
         ({"safety_identifier": "x" * 65}, "safety_identifier"),
         ({"seed": -(2**64)}, "seed"),
     ],
@@ -234,6 +239,14 @@ def test_calls_are_strict_unless_told_otherwise() -> None:
         made = ask(tools=[{**TOOL, "strict": strict}])
         assert made.requests[0].grammar is not None
         assert made.about["response"]["tools"][0]["strict"] is True
+
+
+def test_some_of_the_tools() -> None:
+    made = ask(tools=[TOOL, {**TOOL, "name": "lamp"}], tool_choice=SOME)
+    grammar = made.requests[0].grammar
+    assert grammar is not None
+    assert "lamp" not in grammar.source
+    assert made.about["response"]["tool_choice"] == SOME
 
 
 def test_ids_are_the_callers_or_follow_from_the_response() -> None:

@@ -54,6 +54,10 @@ def prompt(chat: ChatTemplate, **fields: Any) -> str:
     return TOKENIZER.decode(ask(chat, **fields).requests[0].prompt.tolist())
 
 
+def allowed(mode: str, *tools: Any) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
 def with_function(**fields: Any) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": "f", **fields}}]
 
@@ -77,10 +81,15 @@ def with_function(**fields: Any) -> list[dict[str, Any]]:
         ({"tools": [LAMP, *with_function(parameters={"tpye": 1}, strict=True)]}, "tools[1].function.parameters"),
         ({"tools": with_function(parameters={"tpye": 1}), "tool_choice": "required"}, "tools[0].function.parameters"),
         ({"tools": [LAMP] * 129}, "tools"),
+        ({"tools": [LOOK], "tool_choice": allowed("sometimes", LOOK)}, "tool_choice.allowed_tools.mode"),
+        ({"tools": [LOOK], "tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
+        ({"tools": [LOOK], "tool_choice": allowed("auto", LAMP)}, "tool_choice.allowed_tools.tools[0].function.name"),
+        ({"tools": [LOOK], "tool_choice": allowed("auto", {})}, "tool_choice.allowed_tools.tools[0].function.name"),
+        ({"tools": [LOOK], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools.mode"),
         ({"tools": [LOOK], "tool_choice": "any"}, "tool_choice"),
         ({"tools": [LOOK], "tool_choice": NAMED}, "tool_choice.function.name"),
         ({"tools": [LOOK], "tool_choice": {"type": "function"}}, "tool_choice.function.name"),
-        ({"tools": [LOOK], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),
+        ({"tools": [LOOK], "tool_choice": {"type": "custom"}}, "tool_choice.type"),
         ({"tools": [LOOK], "tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
         ({"tools": [LOOK], "guided_regex": "a+"}, "guided_regex"),
         ({"messages": [*HI, {"role": "assistant", "tool_calls": [{}]}]}, "messages[1].tool_calls[0].function"),
@@ -262,3 +271,19 @@ def test_a_strict_template_and_no_template_are_no_obstacle_to_finding_out() -> N
     assert not dialect(template(STRICT)).knows_tools
     assert Dialect.of(None, TOKENIZER).tools.name == "hermes"
     assert isinstance(TOKENIZER, Tokenizer)
+
+
+def test_only_the_allowed_tools_are_called() -> None:
+    chat = template(families.CHATML_TOOLS)
+    free = ask(chat, tools=[LOOK, LAMP], tool_choice=allowed("auto", LAMP))
+    assert free.requests[0].grammar is None
+    assert free.reader is not None
+    reader = free.reader()
+    said = '<tool_call>{"name": "look"}</tool_call><tool_call>{"name": "lamp_on"}</tool_call>'
+    calls = [delta.name for delta in [*reader.push(said), *reader.finish()] if delta.kind is Kind.CALL]
+    assert [name for name in calls if name] == ["lamp_on"]
+    assert '"look"' in prompt(chat, tools=[LOOK, LAMP], tool_choice=allowed("auto", LAMP))  # shown all the same
+    grammar = ask(chat, tools=[LOOK, LAMP], tool_choice=allowed("required", LAMP)).requests[0].grammar
+    assert grammar is not None
+    assert "lamp_on" in grammar.source
+    assert "look" not in grammar.source

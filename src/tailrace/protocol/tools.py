@@ -76,6 +76,9 @@ def offer(tools: Sequence[Tool] | None, choice: ToolChoice | None, several: bool
         return None
     if choice == "none":
         return None
+    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+        mode, some = _allowed(choice.get("allowed_tools"), functions)
+        return Offer(functions, some, must=mode == "required", several=several is not False)
     named = _named(choice, functions)
     if named is not None:
         return Offer(functions, (named,), must=True, several=False)
@@ -118,19 +121,32 @@ def _named(choice: ToolChoice | None, functions: Sequence[FunctionTool]) -> Func
                 param="tool_choice",
             )
         return None
-    function = choice.get("function")
     if choice.get("type") != "function":
-        raise Unsupported("tool_choice.type must be 'function'", param="tool_choice.type")
-    name = function.get("name") if isinstance(function, Mapping) else None
+        raise Unsupported("tool_choice.type must be 'function' or 'allowed_tools'", param="tool_choice.type")
+    return _known(choice.get("function"), functions, "tool_choice.function.name")
+
+
+def _allowed(value: Any, functions: Sequence[FunctionTool]) -> tuple[str, tuple[FunctionTool, ...]]:
+    """Some of the tools, and whether one must be called."""
+    where = "tool_choice.allowed_tools"
+    mode, tools = (value.get("mode"), value.get("tools")) if isinstance(value, Mapping) else (None, None)
+    if mode not in ("auto", "required"):
+        raise InvalidRequest(f"{where}.mode must be 'auto' or 'required'", param=f"{where}.mode")
+    if not isinstance(tools, list) or not tools:
+        raise InvalidRequest(f"{where}.tools must be a list of at least one tool", param=f"{where}.tools")
+    given = [tool.get("function") if isinstance(tool, Mapping) else None for tool in tools]
+    named = [_known(each, functions, f"{where}.tools[{i}].function.name") for i, each in enumerate(given)]
+    return mode, tuple(function for function in functions if function in named)
+
+
+def _known(value: Any, functions: Sequence[FunctionTool], where: str) -> FunctionTool:
+    """The function that is named."""
+    name = value.get("name") if isinstance(value, Mapping) else None
     if not isinstance(name, str):
-        raise InvalidRequest(
-            "tool_choice.function.name is missing", param="tool_choice.function.name", code="missing_field"
-        )
+        raise InvalidRequest(f"{where} is missing", param=where, code="missing_field")
     found = next((each for each in functions if each.name == name), None)
     if found is None:
-        raise InvalidRequest(
-            f"tool_choice names {name[:64]!a}, which is not among tools", param="tool_choice.function.name"
-        )
+        raise InvalidRequest(f"{where} is {name[:64]!a}, which is not among tools", param=where)
     return found
 
 

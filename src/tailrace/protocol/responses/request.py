@@ -262,7 +262,7 @@ class ResponsesRequest(Salted, Further, Asking):
         if self.tools:
             fields["tools"] = chat_tools(self.tools, names)
         if self.tool_choice is not None:
-            fields["tool_choice"] = chat_choice(self.tool_choice)
+            fields["tool_choice"] = chat_choice(self.tool_choice, names)
         if self.scored:
             fields |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         return {name: value for name, value in fields.items() if value is not None}

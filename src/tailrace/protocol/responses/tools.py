@@ -39,15 +39,28 @@ def chat_tools(tools: Sequence[ResponseTool], names: Names) -> list[Json]:
     return [_function(tool, f"tools[{i}]", names) for i, tool in enumerate(tools)]
 
 
-def chat_choice(choice: Choice) -> Choice:
-    """Raises InvalidRequest or Unsupported."""
+def chat_choice(choice: Choice, names: Names) -> Choice:
+    """Raises Unsupported."""
     if isinstance(choice, str):
         return choice
-    if choice.get("type") != "function":
+    kind, tools = choice.get("type"), choice.get("tools")
+    if kind == "allowed_tools":
+        names["tool_choice.allowed_tools"] = "tool_choice"
+        return {"type": kind, kind: {"mode": choice.get("mode"), "tools": _named(tools, names)}}
+    if kind != "function":
         raise Unsupported(
-            "tool_choice.type must be 'function': there are no other tools here", param="tool_choice.type"
+            "tool_choice.type must be 'function' or 'allowed_tools': this server runs no tools",
+            param="tool_choice.type",
         )
     return {"type": "function", "function": {"name": choice.get("name")}}
+
+
+def _named(tools: Any, names: Names) -> Any:
+    if not isinstance(tools, list):
+        return tools
+    for i in range(len(tools)):
+        names[f"tool_choice.allowed_tools.tools[{i}].function"] = f"tool_choice.tools[{i}]"
+    return [{"function": tool} for tool in tools]
 
 
 def _function(tool: ResponseTool, where: str, names: Names) -> Json:
