@@ -34,7 +34,7 @@ inline void see(TileStrip& strip) {
   for (int r = 0; r < strip.rows; ++r) {
     const int position = strip.task.first_position + (strip.first + r) / strip.task.group;
     const int offset = strip.segment * kSegmentTokens;
-    const int first = within_segment(strip.task.first_key(position) - offset), visible = within_segment(position + 1 - offset);
+    const int first = within_segment(strip.task.first_key(position) - offset), visible = within_segment(strip.task.end_key(position) - offset);
     strip.seen_from[r] = first;
     strip.visible[r] = first < visible ? visible : 0;
     if (strip.visible[r] > longest) longest = visible;

@@ -17,6 +17,7 @@ Shape shape_of(const Spec& spec, const std::string& name) {
   const std::string kind = name.substr(0, name.find('.'));
   if (kind == "qkv") return {attention + 2 * spec.kv_heads * spec.head_dim, spec.hidden};
   if (kind == "o") return {spec.hidden, attention};
+  if (kind == "up") return {spec.ffn, spec.hidden};
   if (kind == "gate_up") return {2 * spec.ffn, spec.hidden};
   if (kind == "down") return {spec.hidden, spec.ffn};
   return {spec.vocab, spec.hidden};
@@ -43,6 +44,7 @@ void check_sequence(const Spec& spec, const KvCache& kv, const Batch& batch, int
     check(false, "first_positions: sequence " + text(s) + " covers positions " + text(first) + " to " + text(first + rows - 1) +
                      ", max_positions is " + text(spec.max_positions));
   }
+  if (spec.encoder) check(first == 0, "first_positions must be 0: an encoder computes whole sequences");
   check_table(kv, batch, s, static_cast<int>(first + rows));
 }
 
@@ -67,6 +69,12 @@ void check_spec(const Spec& s) {
   for (int table : s.ropes) check(table >= 0 && table < kMaxRopes, "ropes must be between 0 and 7");
 }
 
+int bias_size(const Spec& spec, const std::string& name) {
+  const std::string kind = name.substr(0, name.find('.'));
+  const bool linear = kind == "qkv" || kind == "o" || kind == "up" || kind == "down";
+  return linear ? shape_of(spec, name).n : spec.hidden;
+}
+
 void check_linear(const Spec& spec, const std::string& name, int n, int k) {
   const Shape shape = shape_of(spec, name);
   if (n != shape.n || k != shape.k) {
@@ -85,7 +93,7 @@ void check_wide(const int32_t* wide, int count, int k) {
 
 void check_batch(const Spec& spec, const KvCache& kv, const Batch& batch) {
   const KvLayout& layout = kv.layout();
-  check(layout.layers == spec.layers && layout.kv_heads == spec.kv_heads && layout.head_dim == spec.head_dim,
+  check(layout.layers == (spec.encoder ? 1 : spec.layers) && layout.kv_heads == spec.kv_heads && layout.head_dim == spec.head_dim,
         "kv was made for a model of another shape");
   check(batch.rows > 0, "token_ids must not be empty");
   check(batch.row_starts[0] == 0 && batch.row_starts[batch.sequences] == batch.rows,
@@ -103,6 +111,7 @@ void check_batch(const Spec& spec, const KvCache& kv, const Batch& batch) {
     const int row = batch.logit_rows[i];
     check(row >= 0 && row < batch.rows && (i == 0 || row > batch.logit_rows[i - 1]), "logit_rows must ascend and name rows of the batch");
   }
+  check(batch.hidden_only >= 0 && batch.hidden_only <= batch.logits, "hidden_only must be between 0 and the number of logit_rows");
 }
 
 }  // namespace tailrace

@@ -17,6 +17,7 @@ inline void check(bool ok, const char* message) {
 
 void check_spec(const Spec& spec);
 void check_linear(const Spec& spec, const std::string& name, int n, int k);
+int bias_size(const Spec& spec, const std::string& name);
 void check_wide(const int32_t* wide, int count, int k);
 void check_batch(const Spec& spec, const KvCache& kv, const Batch& batch);
 

@@ -28,6 +28,10 @@ void Model::set_rope(int table, const float* cos, const float* sin, int rope_dim
   parts_->ropes[table] = {rope_dim, {cos, cos + count}, {sin, sin + count}};
 }
 
+void Model::set_positions(const float* rows) {
+  parts_->positions.assign(rows, rows + int64_t{spec_.max_positions} * spec_.hidden);
+}
+
 void Model::set_norm(const std::string& name, const float* weight, int count) {
   std::vector<float>& part = parts_->norm(name);
   const int expected = Parts::is_head_norm(name) ? spec_.head_dim : spec_.hidden;
@@ -37,7 +41,7 @@ void Model::set_norm(const std::string& name, const float* weight, int count) {
 
 void Model::set_bias(const std::string& name, const float* bias, int count) {
   std::vector<float>& part = parts_->bias(name);
-  const int expected = (spec_.heads + 2 * spec_.kv_heads) * spec_.head_dim;
+  const int expected = bias_size(spec_, name);
   check(count == expected, "bias of '" + name + "' must have " + std::to_string(expected) + " values");
   part.assign(bias, bias + count);
 }
@@ -84,9 +88,12 @@ LogitsView Model::logits() const {
   return step_ ? step_->logits() : LogitsView{nullptr, 0, spec_.vocab, round_up(spec_.vocab, kTileColumns)};
 }
 
+int Model::hidden_rows() const { return step_ ? step_->hidden_rows() : 0; }
+
 const float* Model::hidden() const { return step_ ? step_->hidden() : nullptr; }
 
-KvLayout kv_layout(const Spec& spec, KvFormat format) { return {spec.layers, spec.kv_heads, spec.head_dim, format}; }
+// An encoder's keys are of no use behind their layer, so that all layers share one.
+KvLayout kv_layout(const Spec& spec, KvFormat format) { return {spec.encoder ? 1 : spec.layers, spec.kv_heads, spec.head_dim, format}; }
 
 KvCache::KvCache(const Spec& spec, KvFormat format, int num_blocks) : layout_(kv_layout(spec, format)), num_blocks_(num_blocks) {
   check(num_blocks > 0, "num_blocks must be positive");

@@ -32,6 +32,9 @@ struct Spec {
   float logit_softcap = 0;
   std::vector<int> windows;     // by layer: keys a query sees, itself included; 0: all
   std::vector<int> ropes;       // by layer: its rope table
+  // An encoder: every token sees all of its sequence, positions are added to the embedding, a layer norm stands behind each sum,
+  // and the feed-forward is gelu(up) down, all with biases. It has no head; a sequence is computed whole, in one step.
+  bool encoder = false;
 };
 
 constexpr int kMaxRopes = 8;
@@ -46,6 +49,7 @@ struct Batch {
   const int32_t* block_tables;     // [sequences][table_width]
   const int32_t* logit_rows;       // [logits]
   int rows, sequences, table_width, logits;
+  int hidden_only = 0;  // of the logit rows, so many at the end get their hidden states and no logits
   const std::shared_ptr<const Adapter>* adapters = nullptr;  // [sequences], null for one without; or null
 };
 
@@ -69,6 +73,7 @@ class Model {
   // Setters throw std::invalid_argument naming what is wrong. Packed weights are copied, embedding rows are borrowed.
   void set_embedding(EmbeddingFormat format, const uint8_t* rows, int64_t row_bytes);
   void set_rope(int table, const float* cos, const float* sin, int rope_dim);
+  void set_positions(const float* rows);  // encoder: [max_positions][hidden], added to the embedding
   void set_norm(const std::string& name, const float* weight, int count);
   void set_bias(const std::string& name, const float* bias, int count);
   void set_linear(const std::string& name, Format format, int n, int k, const uint8_t* packed, size_t packed_bytes,
@@ -86,7 +91,8 @@ class Model {
   const Kernels& kernels() const { return kernels_; }
   Team& team() const { return *team_; }
   LogitsView logits() const;
-  const float* hidden() const;  // [logit rows][hidden], normed
+  const float* hidden() const;  // [hidden_rows()][hidden], normed: of the logit rows
+  int hidden_rows() const;
   // Held by begin, settle and while reading logits.
   std::mutex& mutex() { return mutex_; }
   Counters& counters() { return counters_; }

@@ -301,6 +301,8 @@ constexpr Kernels make_kernels(const char* name, bool prefers_nibbles) {
   table.embed_row = embed_row;
   table.norm_row = norm_row<Int16Rows>;
   table.quantize_row = quantize_row<Int16Rows>;
+  table.layer_norm_row = layer_norm_row<Int16Rows>;
+  table.gelu_row = gelu_row<Int16Rows>;
   table.rope_row = rope_row;
   table.read_row = read_row;
   table.gemm_tasks = gemm_tasks<Ops>;

@@ -97,6 +97,28 @@ struct NormTask {
   float* normed = nullptr;    // optional [M][hidden] copy of the normed row before quantization
 };
 
+// residual[row] = layer norm of (residual[row] + delta[row] + delta_bias), where there is a delta; quantized where there is a
+// consumer. The norm (Ba, Kiros and Hinton, 2016, arXiv:1607.06450): (x - mean) * rsqrt(variance + eps) * weight + bias.
+struct LayerNormTask {
+  float* residual = nullptr;  // [M][hidden]
+  int hidden = 0;
+  FloatView delta;            // data null: nothing to add
+  const float* delta_bias = nullptr;
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  float eps = 0;
+  const Linear* consumer = nullptr;
+  QuantRows out;
+};
+
+// gelu(x + bias), by the error function; quantized.
+struct GeluTask {
+  FloatView x;
+  const float* bias = nullptr;
+  const Linear* consumer = nullptr;
+  QuantRows out;
+};
+
 struct QuantTask {
   FloatView x;
   const Linear* consumer = nullptr;
@@ -174,7 +196,7 @@ struct RopeTask {
 
 // Query rows of one sequence under one KV head. Row i is (position first_position + i / group, query head i % group) and lies
 // at q + (i / group) * q_stride + (i % group) * head_dim. It sees keys 0 .. its own position, with a window only the last `window` of
-// these. Keys and values are read as the cache stores them, those of the rows themselves too. Over an int8 cache every variant gives
+// these; of a sequence that is seen in both directions all `keys`. Keys and values are read as the cache stores them, those of the rows themselves too. Over an int8 cache every variant gives
 // the same bits (attention8_inl.h).
 struct AttentionTask {
   const float* q = nullptr;
@@ -187,7 +209,9 @@ struct AttentionTask {
   const int32_t* block_table = nullptr;  // of the sequence, from position 0 on
   int window = 0;                        // 0: no limit
   float softcap = 0;                     // scores s become cap * tanh(s / cap), in exponents of 2; 0: they do not
+  int keys = 0;                          // above 0: every row sees these, before and behind it
 
+  int end_key(int position) const { return keys > 0 ? keys : position + 1; }
   int first_key(int position) const { return window > 0 && position >= window ? position - window + 1 : 0; }
 };
 
@@ -232,6 +256,8 @@ struct Kernels {
   void (*embed_row)(const EmbedTask& task, int token, float* out);
   void (*norm_row)(const NormTask& task, int row, const Scratch& scratch);
   void (*quantize_row)(const QuantTask& task, int row, const Scratch& scratch);
+  void (*layer_norm_row)(const LayerNormTask& task, int row);
+  void (*gelu_row)(const GeluTask& task, int row, const Scratch& scratch);
   void (*rope_row)(const RopeTask& task, int row, const Scratch& scratch);
   // Integers of a quantized row in natural channel order (bf16: the rounded floats as bits). For tests.
   void (*read_row)(const Linear& consumer, const QuantRows& rows, int row, int32_t* q);

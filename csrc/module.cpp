@@ -70,6 +70,7 @@ Spec parse_spec(const nb::dict& d) {
   s.attention_scale = spec_value<double>(d, "attention_scale", 0);
   s.attention_softcap = spec_value<float>(d, "attention_softcap", 0);
   s.logit_softcap = spec_value<float>(d, "logit_softcap", 0);
+  s.encoder = spec_value<bool>(d, "encoder", false);
   const size_t layers = s.layers > 0 && s.layers <= 4096 ? s.layers : 0;
   s.windows = spec_value<std::vector<int>>(d, "windows", std::vector<int>(layers, 0));
   s.ropes = spec_value<std::vector<int>>(d, "ropes", std::vector<int>(layers, 0));
@@ -169,6 +170,10 @@ void set_rope(Model& model, const AnyArray& cos, const AnyArray& sin, int table)
   model.set_rope(table, cosines, array_data<float>(sin, "sin", {positions, half}), 2 * half);
 }
 
+void set_positions(Model& model, const AnyArray& rows) {
+  model.set_positions(array_data<float>(rows, "rows", {model.spec().max_positions, model.spec().hidden}));
+}
+
 void set_norm(Model& model, const std::string& name, const AnyArray& weight) {
   model.set_norm(name, array_data<float>(weight, "weight", {kAnySize}), axis_size(weight, "weight", 0));
 }
@@ -190,7 +195,7 @@ void set_linear(Model& model, const std::string& name, const std::string& fmt, i
 }
 
 void begin(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray& row_starts, const AnyArray& first_positions,
-           const AnyArray& block_tables, const AnyArray& logit_rows, const Adapters& adapters) {
+           const AnyArray& block_tables, const AnyArray& logit_rows, int hidden_only, const Adapters& adapters) {
   Batch batch;
   batch.token_ids = array_data<int32_t>(token_ids, "token_ids", {kAnySize});
   batch.rows = axis_size(token_ids, "token_ids", 0);
@@ -201,6 +206,7 @@ void begin(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray&
   batch.table_width = axis_size(block_tables, "block_tables", 1);
   batch.logit_rows = array_data<int32_t>(logit_rows, "logit_rows", {kAnySize});
   batch.logits = axis_size(logit_rows, "logit_rows", 0);
+  batch.hidden_only = hidden_only;
   if (adapters) {
     check(static_cast<int>(adapters->size()) == batch.sequences, "adapters must have an entry for each sequence");
     batch.adapters = adapters->data();
@@ -215,8 +221,8 @@ void settle(Model& model) {
 }
 
 void forward(Model& model, KvCache& kv, const AnyArray& token_ids, const AnyArray& row_starts, const AnyArray& first_positions,
-             const AnyArray& block_tables, const AnyArray& logit_rows, const Adapters& adapters) {
-  begin(model, kv, token_ids, row_starts, first_positions, block_tables, logit_rows, adapters);
+             const AnyArray& block_tables, const AnyArray& logit_rows, int hidden_only, const Adapters& adapters) {
+  begin(model, kv, token_ids, row_starts, first_positions, block_tables, logit_rows, hidden_only, adapters);
   settle(model);
 }
 
@@ -240,7 +246,7 @@ nb::object copy_hidden(Model& model) {
     nb::gil_scoped_release release;
     lock.lock();
   }
-  const size_t rows = model.logits().rows, hidden = model.spec().hidden;
+  const size_t rows = model.hidden_rows(), hidden = model.spec().hidden;
   NewArray<float> out({rows, hidden});
   if (rows) std::memcpy(out.data, model.hidden(), sizeof(float) * rows * hidden);
   return out.object;
@@ -301,15 +307,17 @@ nb::class_<Model> bind_model(nb::module_& m) {
       .def(nb::new_(&make_model), nb::arg("variant"), nb::arg("spec"), nb::arg("team"))
       .def("set_embedding", &set_embedding, nb::arg("rows"), nb::arg("fmt"), nb::keep_alive<1, 2>())
       .def("set_rope", &set_rope, nb::arg("cos"), nb::arg("sin"), nb::arg("table") = 0)
+      .def("set_positions", &set_positions, nb::arg("rows"))
       .def("set_norm", &set_norm, nb::arg("name"), nb::arg("weight"))
       .def("set_bias", &set_bias, nb::arg("name"), nb::arg("bias"))
       .def("set_linear", &set_linear, nb::arg("name"), nb::arg("fmt"), nb::arg("n"), nb::arg("k"), nb::arg("packed"),
            nb::arg("scale").none(), nb::arg("wide").none())
       .def("finish", &Model::finish)
       .def("forward", &forward, nb::arg("kv"), nb::arg("token_ids"), nb::arg("row_starts"), nb::arg("first_positions"),
-           nb::arg("block_tables"), nb::arg("logit_rows"), nb::arg("adapters").none() = nb::none())
+           nb::arg("block_tables"), nb::arg("logit_rows"), nb::arg("hidden_only") = 0, nb::arg("adapters").none() = nb::none())
       .def("begin", &begin, nb::arg("kv"), nb::arg("token_ids"), nb::arg("row_starts"), nb::arg("first_positions"),
-           nb::arg("block_tables"), nb::arg("logit_rows"), nb::arg("adapters").none() = nb::none(), nb::keep_alive<1, 2>())
+           nb::arg("block_tables"), nb::arg("logit_rows"), nb::arg("hidden_only") = 0, nb::arg("adapters").none() = nb::none(),
+           nb::keep_alive<1, 2>())
       .def("settle", &settle)
       .def_prop_rw("timed", [](Model& model) { return model.counters().timed; }, &set_timed)
       .def("logits", &copy_logits)

@@ -37,6 +37,7 @@ Layer& Model::Parts::layer_of(const std::string& name) {
 
 std::vector<float>& Model::Parts::norm(const std::string& name) {
   if (name == "final") return final_norm;
+  if (name == "embed") return embed_norm;
   if (name.rfind("attn.", 0) == 0) return layer_of(name).attn_norm;
   if (name.rfind("ffn.", 0) == 0) return layer_of(name).ffn_norm;
   if (name.rfind("attn_out.", 0) == 0) return layer_of(name).attn_out_norm;
@@ -49,8 +50,14 @@ std::vector<float>& Model::Parts::norm(const std::string& name) {
 bool Model::Parts::is_head_norm(const std::string& name) { return name.rfind("q.", 0) == 0 || name.rfind("k.", 0) == 0; }
 
 std::vector<float>& Model::Parts::bias(const std::string& name) {
+  if (name == "embed") return embed_bias;
   if (name.rfind("qkv.", 0) == 0) return layer_of(name).qkv_bias;
-  throw std::invalid_argument("name '" + name + "' is not a linear layer that takes a bias: qkv.N");
+  if (name.rfind("o.", 0) == 0) return layer_of(name).o_bias;
+  if (name.rfind("up.", 0) == 0) return layer_of(name).up_bias;
+  if (name.rfind("down.", 0) == 0) return layer_of(name).down_bias;
+  if (name.rfind("attn_out.", 0) == 0) return layer_of(name).attn_out_bias;
+  if (name.rfind("ffn_out.", 0) == 0) return layer_of(name).ffn_out_bias;
+  throw std::invalid_argument("name '" + name + "' takes no bias: qkv.N, and of an encoder o.N, up.N, down.N, attn_out.N, ffn_out.N, embed");
 }
 
 OwnedLinear& Model::Parts::linear(const std::string& name) {
@@ -58,11 +65,34 @@ OwnedLinear& Model::Parts::linear(const std::string& name) {
   if (name.rfind("qkv.", 0) == 0) return layer_of(name).qkv;
   if (name.rfind("o.", 0) == 0) return layer_of(name).o;
   if (name.rfind("gate_up.", 0) == 0) return layer_of(name).gate_up;
+  if (name.rfind("up.", 0) == 0) return layer_of(name).gate_up;
   if (name.rfind("down.", 0) == 0) return layer_of(name).down;
-  throw std::invalid_argument("name '" + name + "' is not a linear layer: qkv.N, o.N, gate_up.N, down.N or head");
+  throw std::invalid_argument("name '" + name + "' is not a linear layer: qkv.N, o.N, gate_up.N (an encoder's: up.N), down.N or head");
+}
+
+std::string Model::Parts::missing_of_encoder() const {
+  std::string names;
+  auto need = [&names](bool present, const std::string& name) {
+    if (!present) names += (names.empty() ? "" : ", ") + name;
+  };
+  need(embedding.rows != nullptr, "embedding");
+  need(!positions.empty(), "positions");
+  need(!embed_norm.empty() && !embed_bias.empty(), "embed");
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const Layer& layer = layers[i];
+    const std::string suffix = "." + std::to_string(i);
+    need(layer.qkv.set() && !layer.qkv_bias.empty(), "qkv" + suffix);
+    need(layer.o.set() && !layer.o_bias.empty(), "o" + suffix);
+    need(!layer.attn_out_norm.empty() && !layer.attn_out_bias.empty(), "attn_out" + suffix);
+    need(layer.gate_up.set() && !layer.up_bias.empty(), "up" + suffix);
+    need(layer.down.set() && !layer.down_bias.empty(), "down" + suffix);
+    need(!layer.ffn_out_norm.empty() && !layer.ffn_out_bias.empty(), "ffn_out" + suffix);
+  }
+  return names;
 }
 
 std::string Model::Parts::missing(const Spec& spec) const {
+  if (spec.encoder) return missing_of_encoder();
   std::string names;
   auto need = [&names](bool present, const std::string& name) {
     if (!present) names += (names.empty() ? "" : ", ") + name;

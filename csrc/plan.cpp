@@ -9,6 +9,7 @@ namespace {
 // Consecutive rows of one sequence.
 struct Run {
   int sequence, row, out_row, positions, first_position;
+  int keys = 0;  // above 0: every row sees these, else those up to its own
 };
 
 class Cutter {
@@ -47,13 +48,13 @@ class Cutter {
     return window_ > 0 && run.first_position >= window_ ? (run.first_position - window_ + 1) / kSegmentTokens : 0;
   }
   static int end_segment(const Run& run) {
-    return static_cast<int>(ceil_div(run.first_position + run.positions, kSegmentTokens));
+    return static_cast<int>(ceil_div(run.keys > 0 ? run.keys : run.first_position + run.positions, kSegmentTokens));
   }
   static int cost(const AttentionTile& t) { return t.positions * (t.last_segment - t.first_segment); }
 
   void push(const Run& run, int head, int first_segment, int last_segment, int64_t partial) {
     plan_.tiles.push_back({run.sequence, run.row, run.out_row, run.positions, run.first_position, head, first_segment,
-                           last_segment, partial});
+                           last_segment, partial, run.keys});
   }
 
   void add_split(const Run& run) {
@@ -102,10 +103,11 @@ WindowPlan cut_window(const Spec& spec, const Batch& batch, int tile_rows, int w
   plan.window = window;
   Cutter all(spec, tile_rows, window, plan.all);
   for (int s = 0; s < batch.sequences; ++s) {
-    const int first = batch.row_starts[s];
-    all.add({s, first, first, batch.row_starts[s + 1] - first, batch.first_positions[s]});
+    const int first = batch.row_starts[s], rows = batch.row_starts[s + 1] - first;
+    all.add({s, first, first, rows, batch.first_positions[s], spec.encoder ? rows : 0});
   }
   all.longest_first();
+  if (spec.encoder) return plan;
   Cutter logits(spec, tile_rows, window, plan.logits);
   cut_logit_rows(batch, logits);
   logits.longest_first();

@@ -14,6 +14,7 @@ struct AttentionTile {
   int sequence, row, out_row, positions, first_position, kv_head;
   int first_segment, last_segment;
   int64_t partial;
+  int keys;  // above 0: every row sees these
 };
 
 // How to merge a row that was split over segments: partial(head, segment) of the row is first + (head / group * segments + segment)

@@ -88,6 +88,45 @@ void norm_row(const NormTask& task, int row, const Scratch& scratch) {
 }
 
 template <class Rows>
+void layer_norm_row(const LayerNormTask& task, int row) {
+  float* x = task.residual + int64_t{row} * task.hidden;
+  f32x8 even = splat(0), odd = splat(0);
+  for (int c = 0; c < task.hidden; c += 16) {
+    f32x8 a = load8(x + c), b = load8(x + c + kLanes);
+    if (task.delta.data) {
+      const float* d = at(task.delta, row, c);
+      a += load8(d) + load8(task.delta_bias + c);
+      b += load8(d + kLanes) + load8(task.delta_bias + c + kLanes);
+      store8(x + c, a);
+      store8(x + c + kLanes, b);
+    }
+    even += a;
+    odd += b;
+  }
+  const float mean = sum_lanes(even + odd) / static_cast<float>(task.hidden);
+  even = odd = splat(0);
+  for (int c = 0; c < task.hidden; c += 16) {
+    const f32x8 a = load8(x + c) - mean, b = load8(x + c + kLanes) - mean;
+    even += a * a;
+    odd += b * b;
+  }
+  const float inv = inverse_rms(even, odd, task.hidden, task.eps);
+  for (int c = 0; c < task.hidden; c += kLanes) {
+    store8(x + c, ((load8(x + c) - mean) * inv) * load8(task.weight + c) + load8(task.bias + c));
+  }
+  if (task.consumer) quantize<Rows>(x, *task.consumer, task.out, row);
+}
+
+template <class Rows>
+void gelu_row(const GeluTask& task, int row, const Scratch& scratch) {
+  float* x = reinterpret_cast<float*>(scratch.data);
+  const int count = task.consumer->k;
+  gather(task.x, row, 0, count, x);
+  for (int c = 0; c < count; c += kLanes) store8(x + c, gelu_erf8(load8(x + c) + load8(task.bias + c)));
+  quantize<Rows>(x, *task.consumer, task.out, row);
+}
+
+template <class Rows>
 void quantize_row(const QuantTask& task, int row, const Scratch& scratch) {
   float* x = reinterpret_cast<float*>(scratch.data);
   gather(task.x, row, 0, task.consumer->k, x);

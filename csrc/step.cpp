@@ -41,12 +41,12 @@ size_t Model::Step::rows_bytes(int m) const {
     most = std::max(most, kernels_.rows_bytes(w.view.format, m, w.view.k, w.view.wide_count));
   };
   for (const Layer& layer : parts_.layers) see(layer.qkv), see(layer.o), see(layer.gate_up), see(layer.down);
-  see(parts_.head);
+  if (parts_.head.set()) see(parts_.head);
   return most;
 }
 
-void Model::Step::reserve(const Batch& batch) {
-  const size_t f = sizeof(float), m = batch.rows, r = batch.logits, hidden = spec_.hidden;
+void Model::Step::reserve(const Batch& batch, int with_logits) {
+  const size_t f = sizeof(float), m = batch.rows, r = batch.logits, with = with_logits, hidden = spec_.hidden;
   const size_t heads = static_cast<size_t>(spec_.heads) * spec_.head_dim;
   int64_t partials = 0;
   for (const WindowPlan& cut : plan_.windows) partials = std::max({partials, cut.all.partials, cut.logits.partials});
@@ -59,7 +59,7 @@ void Model::Step::reserve(const Batch& batch) {
   space_.attention.reserve(m * heads * f);
   space_.delta.reserve(m * round_up(hidden, kTileColumns) * f);
   space_.activated.reserve(m * spec_.ffn * f);
-  space_.logits.reserve(r * logits_.stride * f);
+  space_.logits.reserve(with * logits_.stride * f);
   space_.hidden.reserve(r * hidden * f);
   space_.partial_max.reserve(partials * f);
   space_.partial_sum.reserve(partials * f);
@@ -91,6 +91,12 @@ class Model::Step::Member {
   void walk() {
     if (kernels_.enter) kernels_.enter();
     if (timed_) mark_ = now();
+    spec_.encoder ? encode() : decode();
+    if (kernels_.leave) kernels_.leave();
+  }
+
+ private:
+  void decode() {
     const int last = spec_.layers - 1;
     for (int i = 0; i < last; ++i) layer(i);
     qkv(last);
@@ -100,10 +106,76 @@ class Model::Step::Member {
       feed_forward(last, batch_.logits);
       head();
     }
-    if (kernels_.leave) kernels_.leave();
   }
 
- private:
+  void encode() {
+    embed();
+    for (int i = 0; i < spec_.layers; ++i) {
+      const Layer& layer = parts_.layers[i];
+      const OwnedLinear* next = i + 1 < spec_.layers ? &parts_.layers[i + 1].qkv : nullptr;
+      project(i);
+      attention(i, step_.plan_.of(spec_.windows[i]).all, batch_.rows);
+      norm_behind(layer.o_bias, layer.attn_out_norm, layer.attn_out_bias, &layer.gate_up);
+      widen_and_narrow(layer);
+      norm_behind(layer.down_bias, layer.ffn_out_norm, layer.ffn_out_bias, next);
+    }
+    float* hidden = space_.hidden.as<float>();
+    each_row(Part::head, batch_.logits, [&](int i) {
+      std::memcpy(hidden + int64_t{i} * spec_.hidden, residual_ + int64_t{batch_.logit_rows[i]} * spec_.hidden,
+                  sizeof(float) * spec_.hidden);
+    });
+  }
+
+  LayerNormTask layer_norm_task(const std::vector<float>& weight, const std::vector<float>& bias, const OwnedLinear* consumer) {
+    LayerNormTask task;
+    task.residual = residual_;
+    task.hidden = spec_.hidden;
+    task.weight = weight.data();
+    task.bias = bias.data();
+    task.eps = spec_.norm_eps;
+    task.consumer = consumer ? &consumer->view : nullptr;
+    task.out = quantized(batch_.rows);
+    return task;
+  }
+
+  // Embedding plus position, normed.
+  void embed() {
+    const LayerNormTask norm = layer_norm_task(parts_.embed_norm, parts_.embed_bias, &parts_.layers[0].qkv);
+    each_row(Part::embed, batch_.rows, [&](int row) {
+      float* x = residual_ + int64_t{row} * spec_.hidden;
+      const float* position = parts_.positions.data() + int64_t{step_.plan_.places[row].position} * spec_.hidden;
+      kernels_.embed_row(parts_.embedding, batch_.token_ids[row], x);
+      for (int c = 0; c < spec_.hidden; ++c) x[c] += position[c];
+      kernels_.layer_norm_row(norm, row);
+    });
+  }
+
+  // Projections of rows that are quantized already, and K and V into the cache.
+  void project(int i) {
+    const FloatView out = blocked(space_.qkv.as<float>(), batch_.rows, kTileColumns);
+    multiply(Part::qkv, parts_.layers[i].qkv, out, batch_.rows);
+    const RopeTask rope = rope_task(i, out);
+    each_row(Part::rope, batch_.rows, [&](int row) { kernels_.rope_row(rope, row, scratch_); });
+  }
+
+  // The sum with what a sublayer has left, normed.
+  void norm_behind(const std::vector<float>& delta_bias, const std::vector<float>& weight, const std::vector<float>& bias,
+                   const OwnedLinear* consumer) {
+    LayerNormTask norm = layer_norm_task(weight, bias, consumer);
+    norm.delta = delta(batch_.rows);
+    norm.delta_bias = delta_bias.data();
+    each_row(Part::norm, batch_.rows, [&](int row) { kernels_.layer_norm_row(norm, row); });
+  }
+
+  void widen_and_narrow(const Layer& layer) {
+    const int rows = batch_.rows;
+    const FloatView wide = blocked(space_.activated.as<float>(), rows, kTileColumns);
+    multiply(Part::gate_up, layer.gate_up, wide, rows);
+    const GeluTask gelu{wide, layer.up_bias.data(), &layer.down.view, quantized(rows)};
+    each_row(Part::activation, rows, [&](int row) { kernels_.gelu_row(gelu, row, scratch_); });
+    multiply(Part::down, layer.down, delta(rows), rows);
+  }
+
   void split_scratch(const Memory& memory) {
     const int rows = step_.tile_rows_, head_dim = spec_.head_dim;
     const int64_t floats = round_up(int64_t{rows} * (head_dim + 2), 16);
@@ -239,13 +311,15 @@ class Model::Step::Member {
 
   RopeTask rope_task(int i, FloatView qkv) const {
     const Layer& layer = parts_.layers[i];
-    const RopeTable& table = parts_.ropes[spec_.ropes[i]];
     RopeTask task;
     task.qkv = qkv;
     task.heads = spec_.heads;
-    task.rope_dim = table.dim;
-    task.cos = table.cos.data();
-    task.sin = table.sin.data();
+    if (!spec_.encoder) {
+      const RopeTable& table = parts_.ropes[spec_.ropes[i]];
+      task.rope_dim = table.dim;
+      task.cos = table.cos.data();
+      task.sin = table.sin.data();
+    }
     task.places = step_.plan_.places.data();
     task.kv = kv_;
     task.q = space_.q.as<float>();
@@ -286,6 +360,7 @@ class Model::Step::Member {
     task.kv = kv_;
     task.block_table = batch_.block_tables + int64_t{tile.sequence} * batch_.table_width;
     task.window = window_;
+    task.keys = tile.keys;
     task.softcap = static_cast<float>(kLog2E * spec_.attention_softcap);
     return task;
   }
@@ -374,17 +449,23 @@ class Model::Step::Member {
   }
 
   void head() {
-    NormTask norm = norm_task(batch_.logits, parts_.final_norm, parts_.head, delta(batch_.logits), parts_.layers.back().ffn_out_norm);
+    const int rows = batch_.logits, with = step_.logits_.rows;
+    NormTask norm = norm_task(rows, parts_.final_norm, parts_.head, delta(rows), parts_.layers.back().ffn_out_norm);
     norm.normed = space_.hidden.as<float>();
-    each_rows(Part::norm, batch_.logits, [&](int first, int end) {
+    const auto normed = [&](int first, int end) {
       expand(spec_.layers - 1, Place::down, norm.delta, first, end);
       for (int row = first; row < end; ++row) kernels_.norm_row(norm, row, scratch_);
-    });
+    };
+    // Those without logits first: what they are quantized to is overwritten.
+    each_rows(Part::norm, rows - with, [&](int first, int end) { normed(with + first, with + end); });
+    if (with == 0) return;
+    norm.out = quantized(with);
+    each_rows(Part::norm, with, normed);
     const int stride = static_cast<int>(step_.logits_.stride);
     float* logits = space_.logits.as<float>();
-    multiply(Part::head, parts_.head, row_major(logits, stride), batch_.logits);
+    multiply(Part::head, parts_.head, row_major(logits, stride), with);
     if (spec_.logit_softcap > 0) {
-      each_row(Part::head, batch_.logits, [&](int row) { kernels_.softcap(logits + int64_t{row} * stride, stride, spec_.logit_softcap); });
+      each_row(Part::head, with, [&](int row) { kernels_.softcap(logits + int64_t{row} * stride, stride, spec_.logit_softcap); });
     }
   }
 
@@ -409,13 +490,15 @@ void Model::Step::Walk::operator()(Team::Member& place) { Member(step, *kv, step
 
 void Model::Step::begin(KvCache& kv, const Batch& batch) {
   team_.settle();
-  logits_.rows = 0;  // should memory run out below, nobody may read what is left of the last step
+  logits_.rows = hidden_rows_ = 0;  // should memory run out below, nobody may read what is left of the last step
   batch_.assign(batch);
   adapters_.assign(batch);
   plan_ = make_plan(spec_, batch, kernels_.attention_rows);
-  reserve(batch);
+  const int with = spec_.encoder ? 0 : batch.logits - batch.hidden_only;
+  reserve(batch, with);
   logits_.data = space_.logits.as<float>();
-  logits_.rows = batch.logits;
+  logits_.rows = with;
+  hidden_rows_ = batch.logits;
   ++counters_.steps;
   walk_.kv = &kv;
   team_.begin(walk_);

@@ -38,6 +38,7 @@ struct Layer {
   std::vector<float> attn_out_norm, ffn_out_norm;  // behind them
   std::vector<float> q_norm, k_norm;               // of each head
   std::vector<float> qkv_bias;
+  std::vector<float> o_bias, up_bias, down_bias, attn_out_bias, ffn_out_bias;  // of an encoder; the last two of its norms
   OwnedLinear qkv, o, gate_up, down;
 };
 
@@ -49,6 +50,7 @@ struct RopeTable {
 struct Model::Parts {
   EmbedTask embedding;
   std::vector<float> final_norm;
+  std::vector<float> positions, embed_norm, embed_bias;  // of an encoder
   std::vector<RopeTable> ropes;
   std::vector<Layer> layers;
   OwnedLinear head;
@@ -61,6 +63,7 @@ struct Model::Parts {
   std::string missing(const Spec& spec) const;        // names of unset parts, separated by ", "
 
  private:
+  std::string missing_of_encoder() const;
   Layer& layer_of(const std::string& name);
 };
 
@@ -88,6 +91,7 @@ struct Model::Step {
   const float* hidden() const { return space_.hidden.as<float>(); }
   // The step is settled: what it was lent may go.
   void let_go() { adapters_.held.clear(); }
+  int hidden_rows() const { return hidden_rows_; }
 
  private:
   class Member;
@@ -96,7 +100,7 @@ struct Model::Step {
     KvCache* kv;
     void operator()(Team::Member& place);
   };
-  void reserve(const Batch& batch);
+  void reserve(const Batch& batch, int with_logits);
   size_t rows_bytes(int m) const;
   size_t scratch_bytes() const;
 
@@ -111,6 +115,7 @@ struct Model::Step {
   Walk walk_{*this, nullptr};
   StepPlan plan_;
   LogitsView logits_;
+  int hidden_rows_ = 0;
   int group_, tile_rows_;
 };
 

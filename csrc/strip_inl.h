@@ -24,7 +24,7 @@ inline Strip make_strip(const AttentionTask& task, int segment, int first_row, i
     const int position = (first_row + r) / task.group, head = (first_row + r) % task.group;
     strip.q[r] = task.q + position * task.q_stride + head * head_dim;
     const int at = task.first_position + position, offset = segment * kSegmentTokens;
-    const int first = within_segment(task.first_key(at) - offset), visible = within_segment(at + 1 - offset);
+    const int first = within_segment(task.first_key(at) - offset), visible = within_segment(task.end_key(at) - offset);
     strip.first[r] = first;
     strip.visible[r] = first < visible ? visible : 0;
     if (strip.visible[r] > strip.longest) strip.longest = visible;

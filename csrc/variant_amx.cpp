@@ -410,6 +410,8 @@ constexpr Kernels make_table(const char* name) {
   t.embed_row = embed_row;
   t.norm_row = norm_row<TileRows>;
   t.quantize_row = quantize_row<TileRows>;
+  t.layer_norm_row = layer_norm_row<TileRows>;
+  t.gelu_row = gelu_row<TileRows>;
   t.rope_row = rope_row;
   t.read_row = read_row;
   t.gemm_tasks = gemm_tasks;

@@ -467,6 +467,8 @@ constexpr Kernels make_table(const char* name) {
   table.scratch_bytes = work_bytes;
   table.norm_row = norm_row<ByteRows>;
   table.quantize_row = quantize_row<ByteRows>;
+  table.layer_norm_row = layer_norm_row<ByteRows>;
+  table.gelu_row = gelu_row<ByteRows>;
   table.read_row = read_integers;
   return table;
 }

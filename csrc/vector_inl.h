@@ -75,6 +75,20 @@ inline f32x8 silu8(f32x8 x) { return x / (1.0f + exp2_8(x * -1.44269504f)); }
 // x (1 + tanh u) / 2 = x / (1 + e^-2u) with u = sqrt(2/pi) (x + 0.044715 x^3)
 inline f32x8 gelu8(f32x8 x) { return x / (1.0f + exp2_8(x * (x * x * -0.102943240f + -2.30220818f))); }
 
+// x (1 + erf(x / sqrt 2)) / 2; 1 - erf y by formula 7.1.26 of Abramowitz and Stegun, absolute error below 2e-7.
+inline f32x8 gelu_erf8(f32x8 x) {
+  const f32x8 y = abs8(x) * 0.707106781f;
+  const f32x8 t = 1.0f / (1.0f + y * 0.3275911f);
+  f32x8 p = splat(1.061405429f);
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const f32x8 tail = p * t * exp2_8(y * y * -1.44269504f) * 0.5f;
+  const i32x8 negative = x < splat(0);
+  return x * from_bits((bits(tail) & negative) | (bits(1.0f - tail) & ~negative));
+}
+
 inline f32x8 gated8(Activation activation, f32x8 gate, f32x8 up) {
   return (activation == Activation::silu ? silu8(gate) : gelu8(gate)) * up;
 }

@@ -13,7 +13,7 @@ import httpx
 
 from tailrace.api.app import create_app
 from tailrace.api.server import Service
-from tailrace.api.state import AppState
+from tailrace.api.state import AppState, one_model
 from tailrace.backends.base import Backend
 from tailrace.backends.fake import FakeBackend, fake_tokenizer
 from tailrace.clock import Clock, ManualClock, SystemClock
@@ -24,6 +24,7 @@ from tailrace.control.tenants import Tenants
 from tailrace.observe.metrics import Metrics
 from tailrace.policy import Policy
 from tailrace.text.template import ChatTemplate
+from tailrace.text.tokenizer import Tokenizer
 from tests.tiny import CHATML
 
 STRICT = (
@@ -46,9 +47,10 @@ def make_state(
     policy: Policy | None = None,
     store: LimitStore | None = None,
     chat: ChatTemplate | None = None,
+    tokens: Tokenizer | None = None,
     clock: Clock | None = None,
 ) -> AppState:
-    """Must be called with a running loop. `chat` defaults to ChatML."""
+    """Must be called with a running loop. `chat` defaults to ChatML, `tokens` to the fake's tokenizer."""
     clock = clock or SystemClock()
     config = Config(api=replace(ApiConfig(), port=0, **(api or {})), control=ControlConfig(**(control or {})))
     config = replace(config, policy=policy or Policy())
@@ -56,7 +58,8 @@ def make_state(
     pipeline = Pipeline(
         backend or FakeBackend(), config.control, clock, metrics, tenants=Tenants.of(config), store=store
     )
-    return AppState(config, pipeline, fake_tokenizer(), chat or template(), metrics, clock)
+    models = one_model(pipeline, tokens or fake_tokenizer(), chat or template(), config, clock)
+    return AppState(config, pipeline, models, metrics, clock)
 
 
 def in_process(state: AppState) -> httpx.AsyncClient:

@@ -32,7 +32,7 @@ import uvloop
 from benchmarks.serving.stages import measure as stage_times
 
 from tailrace.api.server import Service
-from tailrace.api.state import AppState
+from tailrace.api.state import AppState, one_model
 from tailrace.backends.fake import FakeBackend, fake_tokenizer, say
 from tailrace.clock import SystemClock
 from tailrace.config import ApiConfig, Config
@@ -64,7 +64,8 @@ def state(mode: str) -> AppState:
     config = Config(api=ApiConfig(port=0), policy=policy() if mode == "tenants" else Policy())
     backend = FakeBackend(max_sequences=64, script=say("pong"))
     pipeline = Pipeline(backend, config.control, clock, metrics, tenants=Tenants.of(config))
-    return AppState(config, pipeline, fake_tokenizer(), ChatTemplate(TEMPLATE, clock=clock), metrics, clock)
+    models = one_model(pipeline, fake_tokenizer(), ChatTemplate(TEMPLATE, clock=clock), config, clock)
+    return AppState(config, pipeline, models, metrics, clock)
 
 
 async def bare(scope: Any, receive: Any, send: Any) -> None:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from tailrace.api.server import serve
-from tailrace.api.state import AppState
+from tailrace.api.state import AppState, one_model
 from tailrace.config import Config, load
 from tailrace.control.pipeline import Pipeline
 from tailrace.engine.cost import CostModel
@@ -49,7 +49,8 @@ async def run(model: Model, config: Config) -> None:
     model.backend.start()
     try:
         pipeline = Pipeline(model.backend, config.control, model.clock, metrics)
-        state = AppState(config, pipeline, model.tokenizer, model.template, metrics, model.clock)
+        models = one_model(pipeline, model.tokenizer, model.template, config, model.clock)
+        state = AppState(config, pipeline, models, metrics, model.clock)
         await serve(state, on_listening=lambda url: print(url, flush=True))
     finally:
         model.backend.close()

@@ -57,6 +57,7 @@ class ModelSpec(TypedDict):
     logit_softcap: NotRequired[float]
     windows: NotRequired[list[int]]  # by layer: keys a query sees, itself included; 0: all
     ropes: NotRequired[list[int]]  # by layer: the rope table it uses
+    encoder: NotRequired[bool]  # every token sees all of its sequence; see csrc/executor.h
 
 class Team:
     """A persistent thread team; the caller of a native call is its member 0."""
@@ -81,13 +82,19 @@ class Model:
         """Embedding rows: fmt "f32" [V, H] float32, "f16" or "bf16" [V, H] uint16, "q8_0" [V, bytes] as in GGUF."""
     def set_rope(self, cos: F32, sin: F32, table: int = 0) -> None:
         """[max_positions, rope_dim/2]; half-split pairs (i, i + rope_dim/2). `table` is 0 to 7."""
+    def set_positions(self, rows: F32) -> None:
+        """[max_positions, hidden], added to the embedding: of an encoder."""
     def set_norm(self, name: str, weight: F32) -> None:
         """ "attn.{layer}", "ffn.{layer}", "final"; optional: "attn_out.{layer}", "ffn_out.{layer}" (behind a sublayer,
-        before the residual sum) and, [head_dim], "q.{layer}", "k.{layer}" (of each head, before rope)."""
+        before the residual sum) and, [head_dim], "q.{layer}", "k.{layer}" (of each head, before rope).
+
+        Of an encoder: "embed", "attn_out.{layer}", "ffn_out.{layer}" (behind the sum), nothing else."""
     def set_bias(self, name: str, bias: F32) -> None:
-        """ "qkv.{layer}", rows in the order of the linear layer; optional."""
+        """ "qkv.{layer}", rows in the order of the linear layer; optional. Of an encoder also "o.{layer}",
+        "up.{layer}", "down.{layer}", and those of its norms under their names."""
     def set_linear(self, name: str, fmt: str, n: int, k: int, packed: U8, scale: F32 | None, wide: I32 | None) -> None:
-        """ "qkv.{layer}", "o.{layer}", "gate_up.{layer}", "down.{layer}", "head". fmt "int8", "nib4" or "bf16".
+        """ "qkv.{layer}", "o.{layer}", "gate_up.{layer}" (an encoder's: "up.{layer}"), "down.{layer}", "head". fmt
+        "int8", "nib4" or "bf16".
 
         qkv rows: all query heads, key heads, value heads. gate_up rows: 16 gate, the 16 matching up, 16 gate, ...
         `packed` is copied (into huge pages, which the weight stream needs) and may be freed afterwards.
@@ -102,13 +109,15 @@ class Model:
         first_positions: I32,
         block_tables: I32,
         logit_rows: I32,
+        hidden_only: int = 0,
         adapters: list[Adapter | None] | None = None,
     ) -> None:
         """One step over a ragged batch; logits stay native until the next call.
 
         token_ids [T]; row_starts [S+1] cuts the rows into sequences; first_positions [S] is the absolute
         position of each sequence's first row; block_tables [S, B] lists KV blocks (entries past the need are
-        ignored); logit_rows [R] are the rows that need logits, ascending; adapters [S] are added to the weights
+        ignored); logit_rows [R] are the rows that need logits, ascending; the last `hidden_only` of them get hidden
+        states only. An encoder gives no logits, and computes whole sequences. adapters [S] are added to the weights
         for each sequence's rows. Releases the GIL.
         """
     def begin(
@@ -119,6 +128,7 @@ class Model:
         first_positions: I32,
         block_tables: I32,
         logit_rows: I32,
+        hidden_only: int = 0,
         adapters: list[Adapter | None] | None = None,
     ) -> None:
         """As `forward`, but returns while the team's other threads compute. `settle` joins them; so does everything
@@ -129,7 +139,7 @@ class Model:
     def logits(self) -> F32:
         """A copy of the last forward's logits [R, vocab]."""
     def hidden(self) -> F32:
-        """A copy of the final normed hidden state of the last forward's logit rows [R, hidden] (tests, embeddings)."""
+        """A copy of the final normed hidden state of the last forward's logit rows [R, hidden], for embeddings."""
     def sample(
         self,
         rows: I32,

@@ -31,7 +31,10 @@ class EngineConfig:
     model: str = knob(
         "smollm2:135m", "name of a model, hf:ORG/REPO, or a path to a .gguf file or a model folder", filled=True
     )
-    served_name: str = knob("", "name that clients use; empty: the model's own")
+    more_models: tuple[str, ...] = knob((), "another model, loaded when it is asked for; may be repeated")
+    keep_alive: float = knob(0.0, "a model that nobody uses is unloaded after; 0: never", unit="seconds", low=0)
+    models_memory: int = knob(0, "memory for the weights and KV caches of all models; 0: no bound", unit="bytes", low=0)
+    served_name: str = knob("", "name that clients use for the first model; empty: its own")
     weights: str = knob("auto", "packed weights", choices=("auto", "int8", "bf16"))
     kv: str = knob("auto", "stored keys and values; auto: int8 where accurate", choices=("auto", "int8", "bf16"))
     isa: str = knob("auto", "kernel variant; auto: the best this CPU runs")
@@ -44,7 +47,7 @@ class EngineConfig:
     draft_model: str = knob("", "a smaller model of the same vocabulary that guesses too, as model names it")
     tpot_target: float = knob(0.0, "longest step beside running answers; 0: as measured", unit="seconds", low=0)
     prefix_cache: bool = knob(True, "reuse the KV blocks of shared prompt prefixes")
-    chat_template: str = knob("", "Jinja file that replaces the model's own chat template")
+    chat_template: str = knob("", "Jinja file that replaces the first model's own chat template")
     tool_parser: str = knob(
         "auto",
         "how the model writes tool calls; auto: as its template has them",
@@ -273,8 +276,15 @@ def _assemble(values: Mapping[str, object], policy: Policy) -> Config:
 def _convert(setting: Setting, raw: object) -> object:
     """None or ValueError when `raw` does not fit."""
     if setting.is_list:
-        return _key_hashes(raw.split(",") if isinstance(raw, str) else raw)
+        several = raw.split(",") if isinstance(raw, str) else raw
+        return _key_hashes(several) if setting.rule.unit == "key" else _texts(several)
     return convert(raw, setting.type, setting.rule)
+
+
+def _texts(values: object) -> tuple[str, ...] | None:
+    if not isinstance(values, (list, tuple)) or not all(isinstance(value, str) and value.strip() for value in values):
+        return None
+    return tuple(values)
 
 
 def _key_hashes(keys: object) -> tuple[str, ...] | None:

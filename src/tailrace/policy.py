@@ -33,11 +33,12 @@ T = TypeVar("T")
 
 
 class RequestClass(StrEnum):
-    """How a request is scheduled. Embedding and multimodal classes come with their routes."""
+    """How a request is scheduled."""
 
     INTERACTIVE = "interactive"  # someone waits for the first token
     LONG = "long"  # much to compute, or much to write
     AGENT = "agent"  # a program works through tool calls
+    EMBEDDING = "embedding"  # texts become vectors; nothing is written
     BACKGROUND = "background"  # nobody waits
 
 
@@ -110,7 +111,7 @@ class ClassRule:
     tenant: str = knob("", "name of a tenant")
     key: str = knob("", "name of a key")
     model: str = knob("", "name of a model")
-    route: str = knob("", "chat or completions", choices=("", "chat", "completions"))
+    route: str = knob("", "of the API", choices=("", "chat", "completions", "embeddings", "rerank", "score"))
     origin: str = knob("", "http or job", choices=("", "http", "job"))
     service_tier: str = knob("", "the request's own service_tier")
     tools: bool | None = knob(None, "whether tools are on offer; absent: either")
@@ -125,6 +126,7 @@ class ClassPolicies:
     interactive: ClassPolicy = ClassPolicy(queue_deadline=60.0)
     agent: ClassPolicy = ClassPolicy(queue_deadline=120.0)
     long: ClassPolicy = ClassPolicy(queue_deadline=300.0)
+    embedding: ClassPolicy = ClassPolicy(queue_deadline=120.0)
     background: ClassPolicy = ClassPolicy(queue_deadline=3600.0, as_job=True)
 
     def of(self, request_class: RequestClass) -> ClassPolicy:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tailrace.frozen import frozen
 
 Tokens = npt.NDArray[np.int32]  # one-dimensional
+Vector = npt.NDArray[np.float32]  # one-dimensional
 
 
 class FinishReason(StrEnum):
@@ -28,7 +29,7 @@ class Traits:
     `priority` is the caller's wish: below 0 sooner than others, above 0 later.
     """
 
-    route: str = ""  # chat, completions
+    route: str = ""  # chat, completions, embeddings, ...
     origin: str = "http"  # where it came in: http, or job
     service_tier: str = ""
     priority: int = 0
@@ -115,6 +116,14 @@ KEY_BYTES = 8
 _ADAPTED = b"\1"  # what the prefix cache's keys begin with where there is an adapter
 
 
+class Pooling(StrEnum):
+    """How the hidden states of a prompt's tokens become one vector."""
+
+    MEAN = "mean"
+    FIRST = "first"  # of the token in front, where everything sees everything ("cls")
+    LAST = "last"
+
+
 @frozen
 class GenerateRequest:
     """One request as every backend sees it: `n` choices over one prompt.
@@ -142,6 +151,7 @@ class GenerateRequest:
     thinking: Thinking | None = None
     shown_ids: tuple[int, ...] = ()  # control tokens whose names are part of the answer's text
     adapter: Adapter | None = None
+    pooling: Pooling | None = None  # the answer is one vector and no token; `stop.max_tokens` is 0 then, and `n` 1
 
     @property
     def cache_key(self) -> bytes:
@@ -207,6 +217,7 @@ class TokenEvent:
     cached_tokens: int | None = None  # on a choice's first event: prompt tokens found in the prefix cache
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None  # on choice 0's first event, when asked for
     facts: EngineFacts | None = None  # on a choice's last event, from backends that know them
+    embedding: Vector | None = None  # on the last event of a request with `pooling`; as pooled, not normalized
 
 
 @frozen
@@ -242,6 +253,9 @@ class Capabilities:
     features: frozenset[str] = frozenset()
     block_tokens: int = 64  # tokens in a KV block
     costs: StepCosts = field(default_factory=StepCosts)  # standard: calibrated once, then frozen
+    generates: bool = True  # text; False: vectors only
+    embedding: int = 0  # numbers in a vector; 0: it makes none
+    pooling: Pooling = Pooling.MEAN  # what its vectors are made for
 
 
 @frozen

@@ -64,8 +64,7 @@ async def test_a_prompt_that_ends_within_the_thoughts() -> None:
 async def test_the_engine_ends_the_thoughts() -> None:
     backend = EngineBackend(parts(slots=4), "fake", SystemClock())
     backend.start()
-    state = make_state(backend, chat=template(INSIDE))
-    state.tokenizer = tokenizer()
+    state = make_state(backend, chat=template(INSIDE), tokens=tokenizer())
     try:
         async with in_process(state) as client:
             answers = [

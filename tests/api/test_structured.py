@@ -42,8 +42,7 @@ async def serving(guard: Trial) -> AsyncIterator[AppState]:
     engine = replace(parts(slots=4, drafter=GrammarDrafter(None)), grammars=compiler)
     backend = EngineBackend(engine, "fake", SystemClock())
     backend.start()
-    state = make_state(backend)
-    state.tokenizer = tokenizer()
+    state = make_state(backend, tokens=tokenizer())
     yield state
     backend.close()
 

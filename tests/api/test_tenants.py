@@ -141,7 +141,7 @@ async def test_a_spent_budget_is_not_to_be_tried_again() -> None:
     from tailrace.control.limits.base import Change
 
     await store.change("earlier", (Account("acme", caps(quota)),), Change(Amounts(budget_us=5), done=True))
-    app.pipeline._intake._estimator.estimate = _costly(app.pipeline._intake._estimator.estimate)  # type: ignore[method-assign]
+    app.pipeline.dispatch.estimator.estimate = _costly(app.pipeline.dispatch.estimator.estimate)  # type: ignore[method-assign]
     async with in_process(app) as client:
         answer = await post(client, "acme")
     assert (answer.status_code, answer.json()["error"]["code"]) == (429, "budget_exhausted")

@@ -48,8 +48,7 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     engine = replace(parts(slots=4, drafter=GrammarDrafter(None)), grammars=compiler)
     backend = EngineBackend(engine, "fake", SystemClock())
     backend.start()
-    state = make_state(backend)
-    state.tokenizer = tokenizer()
+    state = make_state(backend, tokens=tokenizer())
     async with in_process(state) as made:
         yield made
     backend.close()

@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tailrace import LLM, SamplingParams
-from tailrace.api.state import AppState
+from tailrace.api.state import AppState, one_model
 from tailrace.config import Config
 from tailrace.control.pipeline import Pipeline
 from tailrace.errors import (
@@ -98,7 +98,8 @@ async def over_http(path: Path, settings: dict[str, Any], route: str, body: dict
     model.backend.start()
     try:
         pipeline = Pipeline(model.backend, Config().control, model.clock, Metrics())
-        state = AppState(Config(), pipeline, model.tokenizer, model.template, Metrics(), model.clock)
+        models = one_model(pipeline, model.tokenizer, model.template, Config(), model.clock)
+        state = AppState(Config(), pipeline, models, Metrics(), model.clock)
         async with in_process(state) as client:
             response = await client.post(route, json=body)
     finally:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tailrace import LLM, AsyncEngine
-from tailrace.api.state import AppState
+from tailrace.api.state import AppState, one_model
 from tailrace.config import Config, load, store_root
 from tailrace.control.pipeline import Pipeline
 from tailrace.engine.store.store import Store
@@ -144,7 +144,8 @@ async def chat_of(engine: AsyncEngine) -> str:
 def state_of(model: Model, template: ChatTemplate | None) -> AppState:
     metrics = Metrics()
     pipeline = Pipeline(model.backend, Config().control, model.clock, metrics)
-    return AppState(Config(), pipeline, model.tokenizer, template, metrics, model.clock)
+    models = one_model(pipeline, model.tokenizer, template, Config(), model.clock)
+    return AppState(Config(), pipeline, models, metrics, model.clock)
 
 
 def test_all_paths_give_the_same_answers(llm: LLM, answers: Answers, golden: list[dict[str, Any]], case: Case) -> None:

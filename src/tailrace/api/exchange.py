@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from os import urandom
 from typing import Any
 
@@ -23,9 +24,12 @@ from tailrace.api.headers import DEADLINE, deadline
 from tailrace.api.sse import EventStream, Pings
 from tailrace.api.state import AppState
 from tailrace.api.wire import ClientGone, header, leavers, off_loop, read_body, while_connected
+from tailrace.control.classes import RequestClass, by_word
 from tailrace.control.intake import Caller
+from tailrace.control.models import Loaded
+from tailrace.control.pipeline import Place
 from tailrace.control.session import Session
-from tailrace.errors import RequestError, TailraceError
+from tailrace.errors import RequestError, TailraceError, Unsupported
 from tailrace.frozen import frozen
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.observe.timings import timings
@@ -58,12 +62,23 @@ class Route:
 
     name: str
     shape: type[Asking]
-    answer: type[Form]
+    answer: Callable[[Ask, str, int], Any]  # a Form; of vectors a VectorAnswer
     id_prefix: str
-    ask: Callable[[Any, str, AppState, Limits], Ask]
+    ask: Callable[[Any, str, Loaded, Limits], Ask]
     prompts: Callable[[Any], int] = lambda body: 1
     recall: Callable[[Any, AppState, str], Awaitable[int]] = _nothing_to_recall
     keep: Callable[[Any, AppState, str], Awaitable[None]] = _not_kept
+
+
+@frozen
+class Work:
+    """A request as it goes to its model: its body, who sends it, the size in bytes of what it says, and what bounds
+    it."""
+
+    parsed: Any
+    caller: Caller
+    size: int
+    limits: Limits
 
 
 class Exchange(Response):
@@ -77,7 +92,6 @@ class Exchange(Response):
         self._timeline: Timeline = self._scope["state"]["timeline"]
         self._principal = principal_of(request)
         self._ttft = deadline(header(self._scope, DEADLINE.encode()))
-        self._limits = state.limits_of(self._principal)
         self._outcome = "error"
         self._extra: list[tuple[bytes, bytes]] = []
 
@@ -111,16 +125,36 @@ class Exchange(Response):
 
     async def _serve(self, body: bytes, send: Send) -> None:
         parsed = await off_loop(len(body), lambda: self._parse(body))
-        size = len(body) + await self._route.recall(parsed, self._state, self._principal.tenant)
-        least = self._state.tokenizer.fewest_tokens(len(body) // _JSON_BYTES)
-        place = self._state.pipeline.door(self._route.prompts(parsed), self._principal.tenant, least)
+        models, tenant = self._state.models, self._principal.tenant
+        served = models.find(parsed.model, tenant)
+        known = served.loaded
+        limits = self._checked(parsed, served.name, known)
+        warning = unknown_fields(parsed)
+        if warning is not None:
+            self._extra.append((b"x-tailrace-warning", warning.encode()))
+        size = len(body) + await self._route.recall(parsed, self._state, tenant)
+        place = self._state.pipeline.door(self._route.prompts(parsed), tenant, _least(known, len(body)))
+        caller = Caller(self._principal, parsed.traits(self._route.name), self._ttft)
+        try:
+            model = await models.hold(served, self._timeline, self._until(caller))
+        except BaseException:
+            place.release()
+            raise
+        try:
+            if model is not known:
+                limits = self._checked(parsed, served.name, model)
+            await self._answer(place, Work(parsed, caller, size, limits), model, send)
+        finally:
+            place.release()
+            models.let_go(served)
+
+    async def _answer(self, place: Place, work: Work, model: Loaded, send: Send) -> None:
         try:
             self._timeline.enter(Phase.RENDER)
-            ask = await off_loop(size, lambda: self._route.ask(parsed, self._id, self._state, self._limits))
-            caller = Caller(self._principal, parsed.traits(self._route.name), self._ttft)
-            session = await Session.open(self._state.pipeline, place, ask.requests, self._timeline, caller)
+            ask = await off_loop(work.size, lambda: self._route.ask(work.parsed, self._id, model, work.limits))
+            session = await Session.open(self._state.pipeline, place, ask.requests, self._timeline, work.caller)
         except RequestError as error:
-            parsed.rename(error)
+            work.parsed.rename(error)
             raise
         finally:
             place.release()
@@ -130,18 +164,34 @@ class Exchange(Response):
         finally:
             await session.close()
 
+    def _checked(self, parsed: Any, name: str, model: Loaded | None) -> Limits:
+        """What bounds requests for the model; without it, what would for any."""
+        limits = self._state.limits_of(self._principal, name, model)
+        parsed.check(limits)
+        if model is not None:
+            self._check_model(name, model)
+        return limits
+
+    def _check_model(self, name: str, model: Loaded) -> None:
+        if not model.backend.caps.generates:
+            raise Unsupported(f"The model {name} makes embeddings, no text", param="model")
+
+    def _until(self, caller: Caller) -> float:
+        """When it has waited for its model for as long as it may."""
+        opened = self._timeline.opened
+        if caller.ttft is not None:
+            return opened + caller.ttft
+        kind = by_word(caller.traits)
+        name = RequestClass.INTERACTIVE if kind is None else kind.request_class
+        return opened + (self._state.pipeline.tenants.policy.classes.of(name).queue_deadline or inf)
+
     def _failed(self, error: TailraceError) -> None:
         self._outcome = _outcome(error)
         if self._outcome == "error":
             log.error("request %s failed, answer %s: %s", self._request_id, self._id, error.message)
 
-    def _parse(self, body: bytes) -> Asking:
-        parsed = parse(self._route.shape, body)
-        parsed.check(self._limits)
-        warning = unknown_fields(parsed)
-        if warning is not None:
-            self._extra.append((b"x-tailrace-warning", warning.encode()))
-        return parsed
+    def _parse(self, body: bytes) -> Any:
+        return parse(self._route.shape, body)
 
     async def _plain(self, session: Session, ask: Ask, answer: Form, send: Send) -> None:
         async for prompt, batch in session:
@@ -151,6 +201,9 @@ class Exchange(Response):
         await session.close()
         data = answer.body(usage, timings(self._timeline))
         await self._route.keep(answer, self._state, self._principal.tenant)
+        await self._send_body(data, send)
+
+    async def _send_body(self, data: bytes, send: Send) -> None:
         self._outcome = "ok"
         length = (b"content-length", b"%d" % len(data))
         headers = [(b"content-type", b"application/json"), length, *self._extra]
@@ -205,6 +258,11 @@ class Exchange(Response):
         finally:
             timer.cancel()
             await pings.end()
+
+
+def _least(model: Loaded | None, size: int) -> int:
+    """Tokens that a body of so many bytes has at the least; nothing is known without the model."""
+    return 0 if model is None else model.tokenizer.fewest_tokens(size // _JSON_BYTES)
 
 
 def _outcome(error: TailraceError) -> str:

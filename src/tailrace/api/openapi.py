@@ -19,7 +19,8 @@ from tailrace.protocol.completions import CompletionRequest
 from tailrace.protocol.messages.request import CountRequest, MessagesRequest
 from tailrace.protocol.responses.request import ResponsesRequest
 from tailrace.protocol.schema import ErrorBody
-from tailrace.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from tailrace.protocol.tokenize import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
+from tailrace.protocol.vectors import EmbeddingRequest, RerankRequest, ScoreRequest
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -32,8 +33,12 @@ _BODIES: tuple[type[BaseModel], ...] = (
     ResponsesRequest,
     MessagesRequest,
     CountRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
     TokenizeRequest,
     DetokenizeRequest,
+    ApplyTemplateRequest,
 )
 _KEY = "An API key; only asked for when the server has keys."
 _MEANING = {

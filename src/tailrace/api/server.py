@@ -78,12 +78,14 @@ class Service:
     async def _end(self) -> None:
         log.info("stopping: refusing new work, finishing what runs")
         await self._state.pipeline.drain(self._state.config.control.drain_timeout)
+        self._state.models.stop()
         self._server.should_exit = True
         await self._write_out(_WRITE_OUT)
 
     async def _force(self) -> None:
         log.warning("stopping now: running answers are ended")
         self._server.should_exit = True
+        self._state.models.stop()
         await self._state.pipeline.stop()
         await self._write_out(_WRITE_OUT_NOW)
         self._server.force_exit = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from starlette.requests import Request
@@ -9,65 +11,87 @@ from starlette.requests import Request
 from tailrace.clock import Clock, SystemClock
 from tailrace.config import Config
 from tailrace.control.keys import Principal
+from tailrace.control.models import Loaded, Models
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.responses import MemoryResponses, ResponseStore
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.record import Records
+from tailrace.observe.timeline import Timeline
 from tailrace.protocol.ask import Template
 from tailrace.protocol.sampling import Limits
-from tailrace.text.parsers.dialect import Dialect
-from tailrace.text.template import ChatTemplate
 from tailrace.text.tokenizer import Tokenizer
 
 
 @dataclass(slots=True)
 class AppState:
-    """`template` is None for a model without one. The model's names and bounds are the backend's capabilities."""
-
     config: Config
     pipeline: Pipeline
-    tokenizer: Tokenizer
-    template: Template | None
+    models: Models
     metrics: Metrics
     clock: Clock = field(default_factory=SystemClock)
-    limits: Limits = field(init=False)
     records: Records = field(default_factory=Records)
+    started: float = field(init=False)  # seconds since the epoch
     responses: ResponseStore = field(init=False)
-    dialect: Dialect = field(init=False)
-    created: int = field(init=False)  # when the model was loaded, seconds since the epoch
+    _known: dict[str, tuple[Loaded | None, Limits]] = field(default_factory=dict, init=False)  # by model
 
     def __post_init__(self) -> None:
-        caps, api = self.pipeline.backend.caps, self.config.api
-        template = self.template if isinstance(self.template, ChatTemplate) else None
-        engine = self.config.engine
-        self.dialect = Dialect.of(
-            template, self.tokenizer, tool_parser=engine.tool_parser, reasoning_parser=engine.reasoning_parser
-        )
-        self.responses = MemoryResponses(api.response_memory)
-        self.created = int(self.clock.wall())
-        self.limits = Limits(
-            models=caps.models,
-            max_context=caps.max_context,
-            vocab_size=min(caps.vocab_size, self.tokenizer.vocab_size),
-            max_choices=min(api.max_choices, caps.max_sequences),
+        self.started = self.clock.wall()
+        self.responses = MemoryResponses(self.config.api.response_memory)
+
+    def limits_of(self, principal: Principal, name: str, model: Loaded | None) -> Limits:
+        """What requests for the model of this name are checked against: its own and the server's bounds, narrowed to
+        what this tenant and key may. Without a model, those that hold for any."""
+        known = self._known.get(name)
+        if known is None or known[0] is not model:
+            known = self._known[name] = model, self._limits(name, model)
+        limits = known[1]
+        tenant, key = self.pipeline.tenants[principal.tenant], self.pipeline.tenants.key_limits(principal)
+        contexts = [limits.max_context, tenant.limits.max_context, key.max_context]
+        outputs = [n for n in (tenant.limits.max_output, key.max_output) if n]
+        if not (outputs or any(contexts[1:])):
+            return limits
+        return replace(limits, max_context=min(n for n in contexts if n), max_output=min(outputs, default=0))
+
+    def _limits(self, name: str, model: Loaded | None) -> Limits:
+        api, caps = self.config.api, None if model is None else model.backend.caps
+        return Limits(
+            models=(name,),
+            max_context=_ANY if caps is None else caps.max_context,
+            vocab_size=_ANY if caps is None or model is None else min(caps.vocab_size, model.tokenizer.vocab_size),
+            max_choices=api.max_choices if caps is None else min(api.max_choices, caps.max_sequences),
             max_logprobs=api.max_logprobs,
             max_stop_strings=api.max_stop_strings,
             max_prompts=api.max_prompts,
         )
 
-    def limits_of(self, principal: Principal) -> Limits:
-        """The server's bounds, narrowed to what this tenant and key may."""
-        tenants, limits = self.pipeline.tenants, self.limits
-        tenant, key = tenants[principal.tenant], tenants.key_limits(principal)
-        contexts = [limits.max_context, tenant.limits.max_context, key.max_context]
-        outputs = [n for n in (tenant.limits.max_output, key.max_output) if n]
-        if not (tenant.models or outputs or any(contexts[1:])):
-            return limits
-        models = tuple(name for name in limits.models if not tenant.models or name in tenant.models)
-        context = min(n for n in contexts if n)
-        return replace(limits, models=models, max_context=context, max_output=min(outputs, default=0))
+    @asynccontextmanager
+    async def using(
+        self, name: str | None, principal: Principal, timeline: Timeline
+    ) -> AsyncIterator[tuple[Loaded, Limits]]:
+        """The model of that name, loaded if it was not, and what bounds requests for it. Raises ModelNotFound,
+        Unavailable."""
+        served = self.models.find(name, principal.tenant)
+        model = await self.models.hold(served, timeline)
+        try:
+            yield model, self.limits_of(principal, served.name, model)
+        finally:
+            self.models.let_go(served)
+
+
+def one_model(
+    pipeline: Pipeline, tokenizer: Tokenizer, template: Template | None, config: Config, clock: Clock
+) -> Models:
+    """For a server whose only model is there already: the one that `pipeline` serves."""
+    backend = pipeline.backend
+    models = Models(backend.caps.models, None, pipeline, clock)
+    for name in backend.caps.models:
+        models.adopt(name, Loaded.of(backend, tokenizer, template, config.engine))
+    return models
 
 
 def state_of(request: Request) -> AppState:
     state: AppState = request.scope["state"]["tailrace"]
     return state
+
+
+_ANY = 1 << 30  # a bound that no request reaches

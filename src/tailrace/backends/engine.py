@@ -100,13 +100,18 @@ class EngineBackend:
             features=frozenset(features if parts.grammars is None else features | {"grammar"}),
             block_tokens=scheduler.kv.block_tokens,
             costs=parts.cost.standard,
+            generates=parts.generates,
+            embedding=parts.embedding,
+            pooling=parts.pooling,
         )
         self.engine = loop(
-            scheduler, parts.runner, tokenizer=parts.tokenizer, cost=parts.cost, clock=clock, deliver=self._deliver
-        )
+            scheduler, parts.runner, tokenizer=parts.tokenizer, cost=parts.cost, clock=clock, deliver=self._deliver,
+            turns=parts.turns,
+        )  # fmt: skip
         self._scheduler = scheduler
         self._cost = parts.cost
         self._keep_costs = parts.keep_costs
+        self._turns = parts.turns
         self._grammars = parts.grammars
         self._tokenizer = parts.tokenizer
         self._clock = clock
@@ -129,6 +134,8 @@ class EngineBackend:
     def close(self) -> None:
         """Stop the engine's thread; requests that still run end with ABORT."""
         self.engine.stop()
+        if self._turns is not None:
+            self._turns.quit()
         if self._grammars is not None:
             self._grammars.close()
         if self._keep_costs is not None and self.stats.steps >= _STEPS_WORTH_KEEPING:

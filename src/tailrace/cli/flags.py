@@ -34,6 +34,7 @@ def setting_flags(*wanted: str) -> Callable[[Command], Command]:
         @functools.wraps(command)
         def run(**given: Any) -> None:
             file = given.pop("config")
+            _divide_models(given)
             flags = {setting.name: given[setting.key] for setting in chosen if given.get(setting.key) not in (None, [])}
             arguments = {name: value for name, value in given.items() if name in taken}
             command(**arguments, loaded=load(file or "", flags=flags))
@@ -43,6 +44,13 @@ def setting_flags(*wanted: str) -> Callable[[Command], Command]:
         return run
 
     return decorate
+
+
+def _divide_models(given: dict[str, Any]) -> None:
+    """Several models of a command line: the first, and more."""
+    if isinstance(given.get("model"), list):
+        first, *more = given["model"] or [None]
+        given["model"], given["more_models"] = first, [*more, *(given.get("more_models") or [])]
 
 
 def loaded_settings(command: Command) -> Command:

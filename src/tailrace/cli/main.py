@@ -29,6 +29,16 @@ ModelArgument = Annotated[
 ]
 
 
+ModelArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL]...",
+        help="names of the store, or paths; the first is loaded at once",
+        autocompletion=model_names,
+    ),
+]
+
+
 def examples(*lines: str) -> str:
     """The end of a command's help, line for line."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
@@ -47,13 +57,14 @@ def main() -> None:
     epilog=examples(
         "tailrace serve",
         "tailrace serve my-model.gguf --port 9000 --kv-memory 4GiB",
+        f"tailrace serve {DEFAULT_MODEL} minilm --keep-alive 10m",
         "tailrace serve --host 0.0.0.0 --api-key-file keys.txt",
         "curl http://127.0.0.1:8000/v1/models",
     )
 )
 @loaded_settings
-def serve(model: ModelArgument = None, *, loaded: Loaded) -> None:
-    """Serve a model over HTTP, fetching it on first use."""
+def serve(model: ModelArguments = None, *, loaded: Loaded) -> None:
+    """Serve models over HTTP, fetching them on first use."""
     gc.disable()  # while parts load nothing becomes garbage; run_server turns it on again
     from tailrace.cli.serve import run_server
 
@@ -148,6 +159,18 @@ def doctor(
     from tailrace.cli.doctor import run_doctor
 
     raise typer.Exit(run_doctor(loaded, measure=measure, as_json=as_json))
+
+
+@app.command(epilog=examples("tailrace ps", "tailrace ps --url http://gateway:8000 --key sk-..."))
+def ps(
+    url: Annotated[str, typer.Option(help="the server")] = "http://127.0.0.1:8000",
+    key: Annotated[str, typer.Option(help="an API key with the scope admin")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+) -> None:
+    """List the models of a running server: which are loaded, how much memory they have, who uses them."""
+    from tailrace.cli.ps import list_loaded
+
+    list_loaded(url, key, as_json=as_json)
 
 
 @app.command(epilog=examples("tailrace top", "tailrace top --url http://gateway:8000 --key sk-..."))

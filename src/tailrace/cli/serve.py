@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from socket import socket
 from threading import Thread
@@ -17,8 +18,10 @@ import uvloop
 
 from tailrace.api.listener import bound
 from tailrace.cli.output import bold, show_warning
+from tailrace.clock import SystemClock
 from tailrace.config import Config, Loaded, store_root, warnings
-from tailrace.llm.ready import Model, ready_model
+from tailrace.llm.fleet import Fleet
+from tailrace.llm.ready import Model
 from tailrace.units import human_bytes
 
 
@@ -35,15 +38,27 @@ def run_server(loaded: Loaded) -> None:
 
 
 def _load_and_serve(config: Config, listener: socket, begin: float) -> None:
+    clock = SystemClock()
     with importing("tailrace.api.server"):
-        model = ready_model(config.engine)
+        fleet = Fleet(config.engine, clock)
+        model = fleet.ready(fleet.names[0], show=True)
     if model.template is None:
         show_warning("the model has no chat template: chat routes answer 400; give one with --chat-template FILE")
     print_model(model, config)
     gc.freeze()  # what start-up made lives as long as the process: later collections need not look at it
     gc.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(model, config, listener, begin))
+        runner.run(_serve(Start(fleet, model, listener, begin), config, clock))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a server begins with: its models, of which one is ready, and the socket, since `begin`."""
+
+    fleet: Fleet
+    model: Model
+    listener: socket
+    begin: float
 
 
 @contextmanager
@@ -62,32 +77,31 @@ def importing(module: str) -> Iterator[None]:
         thread.join()
 
 
-async def _serve(model: Model, config: Config, listener: socket, begin: float) -> None:
+async def _serve(start: Start, config: Config, clock: SystemClock) -> None:
     from tailrace.api.server import serve
     from tailrace.api.state import AppState
     from tailrace.control.lengths import LengthBook
     from tailrace.control.limits.store import limit_store
+    from tailrace.control.models import Models
     from tailrace.control.pipeline import Pipeline
     from tailrace.control.tenants import Tenants
     from tailrace.observe.metrics import Metrics
 
-    metrics = Metrics()
-    model.backend.start()
+    metrics, fleet, model, engine = Metrics(), start.fleet, start.model, config.engine
+    tenants, store = Tenants.of(config), limit_store(config.control, clock)
+    lengths = LengthBook(store_root(engine) / "control" / "lengths.json")
+    pipeline = Pipeline(None, config.control, clock, metrics, tenants=tenants, store=store, lengths=lengths)
+    models = Models(fleet.names, fleet, pipeline, clock, keep_alive=engine.keep_alive, memory=engine.models_memory)
+    models.adopt(model.name, fleet.started(model))
     try:
-        tenants, store = Tenants.of(config), limit_store(config.control, model.clock)
-        lengths = LengthBook(store_root(config.engine) / "control" / "lengths.json")
-        pipeline = Pipeline(
-            model.backend, config.control, model.clock, metrics, tenants=tenants, store=store, lengths=lengths
-        )
-        state = AppState(config, pipeline, model.tokenizer, model.template, metrics, model.clock)
         await serve(
-            state,
-            listener=listener,
-            on_listening=lambda url: print_ready(url, model, not tenants.open, time.monotonic() - begin),
+            AppState(config, pipeline, models, metrics, clock),
+            listener=start.listener,
+            on_listening=lambda url: print_ready(url, model, not tenants.open, time.monotonic() - start.begin),
         )
         await pipeline.close()
     finally:
-        model.backend.close()
+        models.close()
 
 
 def print_model(model: Model, config: Config) -> None:

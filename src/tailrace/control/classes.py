@@ -20,6 +20,7 @@ class Band(IntEnum):
 
 _SOONER = frozenset(("priority", "fast"))  # OpenAI's service tiers, by what they ask for
 _LATER = frozenset(("flex", "batch"))
+_VECTORS = frozenset(("embeddings", "rerank", "score"))  # routes
 
 
 @frozen
@@ -54,7 +55,7 @@ def classify(subject: Subject, rules: Rules) -> Kind:
     for number, rule in enumerate(rules.configured):
         if _matches(rule, subject):
             return Kind(rule.request_class, f"rule_{number + 1}")
-    return _by_word(subject.traits) or _by_size(subject, rules)
+    return by_word(subject.traits) or _by_size(subject, rules)
 
 
 def _matches(rule: ClassRule, subject: Subject) -> bool:
@@ -75,11 +76,14 @@ def _matches(rule: ClassRule, subject: Subject) -> bool:
     )
 
 
-def _by_word(traits: Traits) -> Kind | None:
+def by_word(traits: Traits) -> Kind | None:
+    """By what it says of itself; None where only its size can tell."""
     if traits.origin == "job":
         return Kind(RequestClass.BACKGROUND, "origin_job")
     if traits.service_tier in _LATER:
         return Kind(RequestClass.BACKGROUND, "service_tier")
+    if traits.route in _VECTORS:
+        return Kind(RequestClass.EMBEDDING, "route")
     if traits.tools:
         return Kind(RequestClass.AGENT, "tools")
     return None
@@ -101,4 +105,4 @@ def band(request_class: RequestClass, traits: Traits, ceiling: Band) -> Band:
     return max(Band.HIGH if sooner else Band.NORMAL, ceiling)
 
 
-__all__ = ["Band", "ClassRule", "Kind", "RequestClass", "Rules", "Subject", "band", "classify"]
+__all__ = ["Band", "ClassRule", "Kind", "RequestClass", "Rules", "Subject", "band", "by_word", "classify"]

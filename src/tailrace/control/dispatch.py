@@ -1,4 +1,4 @@
-"""What waits and what runs: the first in the fair order starts whenever the backend has room for it.
+"""What waits for one backend and what runs there: the first in the fair order starts whenever it has room.
 
 Owns the queue, the running requests and what is learned from them: served cost, answer lengths, prediction errors.
 Whether a request may wait at all is not decided here. Everything runs on the event loop, between two awaits.
@@ -44,6 +44,7 @@ class Dispatch:
     ) -> None:
         """`expired` is told of each request that has waited until its time was over; it still waits then."""
         caps = backend.caps
+        self.backend = backend
         self.estimator = Estimator(backend, lengths)
         self.queue: FairQueue[Run] = FairQueue(rules or default_rules(caps.max_sequences))
         self.running: dict[str, Run] = {}
@@ -51,7 +52,6 @@ class Dispatch:
         blocks = backend.load().kv_blocks_total
         self.memory = KvAdmission(blocks, caps.block_tokens)
         self.reserve = Reserve(caps.max_sequences, blocks * caps.block_tokens)
-        self._backend = backend
         self._clock = clock
         self._waiting: dict[str, Run] = {}
         self._expiry = Expiry(clock, lambda name: expired(self._waiting[name]) if expired is not None else None)
@@ -105,10 +105,10 @@ class Dispatch:
 
     def room(self) -> Room:
         """What the backend could start, less what it was given and does not show yet."""
-        caps = self._backend.caps
+        caps = self.backend.caps
         unseen = [run for run in self.running.values() if not run.begun]
         pledged = sum(prompt_blocks(run.prompt_tokens, caps.block_tokens) + run.sequences for run in unseen)
-        return room(self._backend.load(), caps, Given(sum(run.sequences for run in unseen), pledged))
+        return room(self.backend.load(), caps, Given(sum(run.sequences for run in unseen), pledged))
 
     # --- inside
 
@@ -169,7 +169,7 @@ class Dispatch:
         for tokens, ended in run.choices():
             if ended or tokens:
                 self.estimator.learn(run.kind, tokens, cut=not ended)
-        load = self._backend.load()
+        load = self.backend.load()
         self.memory.observe(load.computed_tokens, load.recomputed_tokens)
         if run.prediction is None or run.first_token is None or run.failed:
             return
@@ -179,7 +179,7 @@ class Dispatch:
         times = Times(run.started - since, run.first_token - since, (now - run.first_token) / steps, now - since)
         self.foresight.learn(run.prediction, times)
         if run.device_seconds is not None:
-            blocks = -(-(run.prompt_tokens + run.generated) // self._backend.caps.block_tokens)
+            blocks = -(-(run.prompt_tokens + run.generated) // self.backend.caps.block_tokens)
             self.foresight.learn_cost(run.ticket, run.device_seconds, run.generated / run.sequences, blocks)
 
 

@@ -42,22 +42,24 @@ class Prepared:
 
 
 class Intake:
-    def __init__(self, tenants: Tenants, estimator: Estimator, config: ControlConfig, clock: Clock) -> None:
+    def __init__(self, tenants: Tenants, config: ControlConfig, clock: Clock) -> None:
         self._tenants = tenants
-        self._estimator = estimator
         self._rules = Rules(config.long_prompt, config.long_output, tenants.policy.rules)
         self._clock = clock
         self._groups: dict[tuple[str, RequestClass], int] = {}
 
-    def prepare(self, requests: Sequence[GenerateRequest], caller: Caller, opened: float) -> list[Prepared]:
-        """`opened`: when the socket delivered them, on the clock. Raises Forbidden for a class that is not allowed."""
+    def prepare(
+        self, requests: Sequence[GenerateRequest], caller: Caller, opened: float, estimator: Estimator
+    ) -> list[Prepared]:
+        """`opened`: when the socket delivered them, on the clock; `estimator`: of the backend that is to serve them.
+        Raises Forbidden for a class that is not allowed."""
         salt = self._tenants.salt(caller.principal.tenant)
-        return [self._one(_salted(request, salt), caller, opened) for request in requests]
+        return [self._one(_salted(request, salt), caller, opened, estimator) for request in requests]
 
-    def _one(self, request: GenerateRequest, caller: Caller, opened: float) -> Prepared:
+    def _one(self, request: GenerateRequest, caller: Caller, opened: float, estimator: Estimator) -> Prepared:
         name = caller.principal.tenant
         answers = AnswerKind(name, caller.traits.route, request.model)
-        expected = self._estimator.estimate(request, answers)
+        expected = estimator.estimate(request, answers)
         kind = self._allowed(name, self._classify(request, caller, expected))
         tenant = self._tenants[name]
         ticket = Ticket(

@@ -1,8 +1,8 @@
 """The way of a request through the serving plane: door, class, estimate, admission, limits, queue, one end.
 
-Owns the counts of who waits and the decisions about who may; `dispatch` owns the queue and what runs. A backend gets
-only what it can start soon. All of it runs on the event loop, without locks: between two awaits the numbers here are
-consistent. Knows no HTTP.
+Owns the counts of who waits and the decisions about who may; a `Dispatch` for each backend owns the queue and what runs
+there: the fair order holds among those that want the same model. A backend gets only what it can start soon. All of it
+runs on the event loop, without locks: between two awaits the numbers here are consistent. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tailrace.backends.base import Backend
 from tailrace.clock import Clock
@@ -40,12 +40,13 @@ from tailrace.control.own_limits import OwnLimits
 from tailrace.control.room import Room
 from tailrace.control.run import Run
 from tailrace.control.tenants import Tenants
+from tailrace.control.together import together
 from tailrace.control.waiting import ALL, Waiting, class_scope, tenant_scope
 from tailrace.errors import TailraceError, Unavailable
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.policy import DEFAULT_TENANT
-from tailrace.types import GenerateRequest, Health
+from tailrace.types import GenerateRequest, Health, LoadReport
 
 _PLACE_FREE, _STARTS_NOW = Admit("place_free"), Admit("starts_now")
 _DRAIN_RETRY = 5.0  # seconds after which another replica, or this one restarted, may take a refused request
@@ -80,7 +81,7 @@ class Place:
 class Pipeline:
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend | None,
         config: ControlConfig,
         clock: Clock,
         metrics: Metrics,
@@ -90,31 +91,73 @@ class Pipeline:
         lengths: LengthBook | None = None,
         seed: int = 0,
     ) -> None:
-        """`store` keeps the tenants' limits, in memory by default; `lengths` what is known of answers, anew by default.
-        `seed` is of the jitter on Retry-After."""
-        self.backend = backend
+        """`backend` is the first of those that serve, others `open` later; `store` keeps the tenants' limits, in memory
+        by default; `lengths` what is known of answers, anew by default. `seed` is of the jitter on Retry-After."""
+        self.lanes: list[Dispatch] = []
         self.clock = clock
         self.metrics = metrics
         self.tenants = tenants or Tenants()
         self.waiters = Waiting()
-        self.dispatch = Dispatch(backend, clock, lengths=lengths, expired=self._waited_too_long)
+        self.lengths = lengths or LengthBook()
         self.limits = OwnLimits(
             self.tenants, store or MemoryLimits(clock), clock, metrics, admit_unchecked=config.limits_down == "admit"
         )
         self.device_seconds: defaultdict[str, float] = defaultdict(float)  # standard, of ended requests, by tenant
         self._config = config
-        self._intake = Intake(self.tenants, self.dispatch.estimator, config, clock)
+        self._intake = Intake(self.tenants, config, clock)
         self._bounds = Bounds(config, self.tenants, self.waiters)
         self._come_back = ComeBack(random.Random(seed))
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
-        metrics.watch(lambda: self.running, lambda: self.waiting, backend.load)
-        metrics.watch_predictions(self.dispatch.foresight.quantiles)
+        metrics.watch(lambda: self.running, lambda: self.waiting, self.load)
+        metrics.watch_predictions(self.quantiles)
+        if backend is not None:
+            self.open(backend)
+
+    # --- the backends
+
+    def open(self, backend: Backend) -> None:
+        """It serves its models from now on. Nothing changes when it did."""
+        if all(lane.backend is not backend for lane in self.lanes):
+            self.lanes.append(Dispatch(backend, self.clock, lengths=self.lengths, expired=self._waited_too_long))
+
+    def shut(self, backend: Backend) -> None:
+        """It serves no more. Nothing may wait for it or run on it."""
+        lane = next(lane for lane in self.lanes if lane.backend is backend)
+        assert not (lane.queue or lane.running), "a backend is shut while requests are there"
+        self.lanes.remove(lane)
+
+    def lane(self, model: str) -> Dispatch:
+        """Where requests for a model wait and run. A sole backend is asked whatever the name."""
+        if len(self.lanes) == 1:
+            return self.lanes[0]
+        return next(lane for lane in self.lanes if model in lane.backend.caps.models)
+
+    @property
+    def dispatch(self) -> Dispatch:
+        """Of the backend that has served longest."""
+        return self.lanes[0]
+
+    @property
+    def backend(self) -> Backend:
+        return self.dispatch.backend
+
+    def load(self) -> LoadReport:
+        """Of all backends together."""
+        return together([lane.backend.load() for lane in self.lanes])
+
+    def quantiles(self) -> Iterator[tuple[str, float, float]]:
+        """As Foresight's, of the backend that has served longest."""
+        return self.dispatch.foresight.quantiles() if self.lanes else iter(())
+
+    def runs(self) -> list[Run]:
+        """Those that run."""
+        return [run for lane in self.lanes for run in lane.running.values()]
 
     @property
     def running(self) -> int:
-        return len(self.dispatch.running)
+        return sum(len(lane.running) for lane in self.lanes)
 
     @property
     def waiting(self) -> int:
@@ -123,7 +166,12 @@ class Pipeline:
 
     def waiting_runs(self) -> list[Run]:
         """Those that wait for their tenant's limits, then those that wait for the machine, in order."""
-        return [*self.limits.waiting, *self.dispatch.queue]
+        return [*self.limits.waiting, *(run for lane in self.lanes for run in lane.queue)]
+
+    def release(self) -> None:
+        """Start what there is room for, everywhere."""
+        for lane in self.lanes:
+            lane.release()
 
     @property
     def draining(self) -> bool:
@@ -133,7 +181,11 @@ class Pipeline:
         """Whether new work would be taken and make progress."""
         if self._draining:
             return Health(False, "draining")
-        return await self.backend.health()
+        for lane in self.lanes:
+            health = await lane.backend.health()
+            if not health.ok:
+                return health
+        return Health(True)
 
     # --- the way in
 
@@ -158,16 +210,16 @@ class Pipeline:
         Raises QueueFull, RateLimited, BudgetExhausted, InvalidRequest, Forbidden or Unavailable. The caller owns the
         runs and must close each.
         """
-        caller = caller or Caller()
+        caller, lane = caller or Caller(), self.lane(requests[0].model)
         if requests[0].grammar is not None:  # the same for all
-            await self.backend.check(requests[0])
+            await lane.backend.check(requests[0])
         timeline.enter(Phase.CLASSIFY)
-        prepared = self._intake.prepare(requests, caller, timeline.opened)
+        prepared = self._intake.prepare(requests, caller, timeline.opened, lane.estimator)
         timeline.facts.update(_facts(prepared))
         timeline.enter(Phase.ADMISSION)
-        room = None if self.dispatch.queue else self.dispatch.room()
+        room = None if lane.queue else lane.room()
         ticket = prepared[0].ticket
-        prediction = self.dispatch.foresight.predict(ticket, self.dispatch.around(ticket, room))
+        prediction = lane.foresight.predict(ticket, lane.around(ticket, room))
         decision = self._decide(place, prepared, prediction, room)
         timeline.facts["admission"] = decision
         timeline.facts["predicted_ttft"] = prediction.ttft
@@ -180,12 +232,12 @@ class Pipeline:
             self.limits.release(holds)
             raise
         self._come_back.busy((ALL, tenant_scope(place.tenant)), self.clock.now())
-        runs = [Run(self, each, timeline, hold) for each, hold in zip(prepared, holds, strict=True)]
+        runs = [Run(self, lane, each, timeline, hold) for each, hold in zip(prepared, holds, strict=True)]
         runs[0].prediction = prediction
         for run in runs:
             place.take()
             self._enter(run)
-        self.dispatch.release()
+        lane.release()
         return runs
 
     # --- called by Run
@@ -199,13 +251,13 @@ class Pipeline:
     def withdraw(self, run: Run) -> None:
         """It is to end: where it waits it will not start any more. `leave` is still to come."""
         self.limits.forget(run)
-        self.dispatch.withdraw(run)
+        run.lane.withdraw(run)
 
     def leave(self, run: Run, *, completed: bool) -> None:
         """The one end of a run, wherever it is."""
         self._leave_the_waiting(run)
         self.limits.forget(run)
-        self.dispatch.leave(run)
+        run.lane.leave(run)
         spent = run.spent()
         run.hold.settle(spent)
         self.metrics.spent(run.ticket.tenant, spent.device_us / MICRO)
@@ -213,12 +265,12 @@ class Pipeline:
         if completed:
             scopes = (ALL, tenant_scope(run.ticket.tenant))
             self._come_back.completed(scopes, self.clock.now(), run.prompt_tokens)
-        self.dispatch.release()
+        run.lane.release()
         self.settle()
 
     def settle(self) -> None:
         """Note when nothing is left to do."""
-        if not (self.waiters.requests or self.dispatch.running):
+        if not (self.waiters.requests or self.running):
             self._come_back.idle()
             self._idle.set()
 
@@ -241,13 +293,14 @@ class Pipeline:
         """End everything at once: each request gets its typed error."""
         self.begin_drain()
         error = Unavailable("The server is stopping", code="draining", retry_after=_DRAIN_RETRY)
-        for run in [*self.waiting_runs(), *self.dispatch.running.values()]:
+        for run in [*self.waiting_runs(), *self.runs()]:
             run.fail(error)
-        await self.backend.drain(0)
+        for lane in list(self.lanes):
+            await lane.backend.drain(0)
 
     async def close(self) -> None:
         """When every request has ended: tell a shared store what it has not been told yet."""
-        self.dispatch.estimator.lengths.save()
+        self.lengths.save()
         await self.limits.close()
 
     # --- inside
@@ -285,11 +338,11 @@ class Pipeline:
 
     def _queue(self, run: Run, until: float | None) -> None:
         run.waits()
-        self.dispatch.push(run, until)
+        run.lane.push(run, until)
 
     def _granted(self, run: Run, until: float | None) -> None:
         self._queue(run, until)
-        self.dispatch.release()
+        run.lane.release()
 
     def _leave_the_waiting(self, run: Run) -> None:
         if run.scopes:
@@ -309,9 +362,10 @@ class Pipeline:
             return _PLACE_FREE
         standings = self._bounds.door(tenant)
         decision = at_the_door(count, least_tokens, There(standings, 0, self._draining))
-        if isinstance(decision, Admit) or self.dispatch.queue or self._draining:
+        if isinstance(decision, Admit) or self._draining:
             return decision
-        return at_the_door(count, least_tokens, There(standings, self.dispatch.room().starts))
+        starts = max((lane.room().starts for lane in self.lanes if not lane.queue), default=0)
+        return at_the_door(count, least_tokens, There(standings, starts)) if starts > 0 else decision
 
     def _allow(self, decision: Decision, tenant: str) -> None:
         if isinstance(decision, AsJob):

@@ -16,6 +16,7 @@ from tailrace.observe.timeline import Phase, Timeline
 from tailrace.types import EngineFacts, FinishReason, TokenEvent
 
 if TYPE_CHECKING:
+    from tailrace.control.dispatch import Dispatch
     from tailrace.control.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,9 @@ log = logging.getLogger(__name__)
 class Run:
     """Made by `Pipeline.admit`. Await `released()`, iterate, and `close()` in the end, whatever happens."""
 
-    def __init__(self, pipeline: Pipeline, prepared: Prepared, timeline: Timeline, hold: Hold) -> None:
+    def __init__(self, pipeline: Pipeline, lane: Dispatch, prepared: Prepared, timeline: Timeline, hold: Hold) -> None:
+        """`lane`: where it waits and runs."""
+        self.lane = lane
         self.request = request = prepared.request
         self.ticket = ticket = prepared.ticket
         self.kind = prepared.kind
@@ -167,7 +170,7 @@ class Run:
         await self.released()
         self._timeline.enter(Phase.QUEUE)
         self._timeline.enter(Phase.PREFILL)  # until the backend says when it began
-        self._stream = self._pipeline.backend.generate(self.request)
+        self._stream = self.lane.backend.generate(self.request)
         self.begun = True
         return self._stream
 
@@ -204,7 +207,7 @@ class Run:
         if made:
             self.generated += made
             self.longest = max(self._made)
-            self._pipeline.dispatch.served(self, made)
+            self.lane.served(self, made)
             if self.generated > self.hold.room:
                 self.hold.spend(self.spent())
             if self.first_token is None:

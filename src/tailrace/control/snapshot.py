@@ -10,19 +10,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tailrace.backends.base import Backend
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.run import Run
+from tailrace.types import Inspection, LoadReport
 
 Data = dict[str, Any]
 
 
 def snapshot(pipeline: Pipeline) -> Data:
     """Names say the unit: `_s` seconds, `_ms` milliseconds; the rest are counts, or parts of 1."""
-    backend, dispatch = pipeline.backend, pipeline.dispatch
-    load, seen, looks = backend.load(), backend.inspect(), backend.outlook()
-    waiting, running = pipeline.waiting_runs(), list(dispatch.running.values())
+    backends = [lane.backend for lane in pipeline.lanes]
+    load, waiting, running = pipeline.load(), pipeline.waiting_runs(), pipeline.runs()
+    seen = [backend.inspect() for backend in backends]
     return {
-        "model": ", ".join(backend.caps.models),
+        "model": ", ".join(name for backend in backends for name in backend.caps.models),
         "draining": pipeline.draining,
         "requests": {"running": pipeline.running, "waiting": pipeline.waiting},
         "queues": _queues(waiting, pipeline.clock.now()),
@@ -30,22 +32,27 @@ def snapshot(pipeline: Pipeline) -> Data:
         "tenants": _tenants(pipeline, waiting, running),
         "kv": {
             "total": load.kv_blocks_total,
-            "free": seen.kv_free,
-            "cached": seen.kv_cached,
-            "referenced": seen.kv_referenced,
-            "block_tokens": backend.caps.block_tokens,
+            "free": sum(each.kv_free for each in seen),
+            "cached": sum(each.kv_cached for each in seen),
+            "referenced": sum(each.kv_referenced for each in seen),
+            "block_tokens": backends[0].caps.block_tokens if backends else 0,
         },
         "tails": pipeline.metrics.recent.tails(),
         "rejects": dict(pipeline.metrics.rejects),
-        "step": {
-            "count": seen.steps,
-            "seconds": load.step_seconds,
-            "chunk_tokens": looks.chunk if looks.decodes else looks.idle_chunk,
-            "decode_rows": looks.decodes,
-            "error_p50": seen.step_error_p50,
-            "error_p90": seen.step_error_p90,
-        },
+        "step": _steps(backends, seen, load),
         "prediction": _prediction(pipeline),
+    }
+
+
+def _steps(backends: Sequence[Backend], seen: Sequence[Inspection], load: LoadReport) -> Data:
+    looks = [backend.outlook() for backend in backends]
+    return {
+        "count": sum(each.steps for each in seen),
+        "seconds": load.step_seconds,
+        "chunk_tokens": max((each.chunk if each.decodes else each.idle_chunk for each in looks), default=0),
+        "decode_rows": sum(each.decodes for each in looks),
+        "error_p50": max((each.step_error_p50 for each in seen), default=0.0),
+        "error_p90": max((each.step_error_p90 for each in seen), default=0.0),
     }
 
 
@@ -96,6 +103,6 @@ def _tenants(pipeline: Pipeline, waiting: Sequence[Run], running: Sequence[Run])
 def _prediction(pipeline: Pipeline) -> Data:
     """Actual over predicted, by quantity: 1 is exact."""
     found: dict[str, Data] = {}
-    for name, part, ratio in pipeline.dispatch.foresight.quantiles():
+    for name, part, ratio in pipeline.quantiles():
         found.setdefault(name, {})[f"p{part * 100:.0f}"] = ratio
     return found

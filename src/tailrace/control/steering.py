@@ -18,7 +18,7 @@ def cancel(pipeline: Pipeline, request_id: str) -> int:
     """End a request wherever it is; its client gets an error. Returns how many of its prompts were ended.
 
     Raises NotFound when none of that name waits or runs."""
-    runs = [*pipeline.waiting_runs(), *pipeline.dispatch.running.values()]
+    runs = [*pipeline.waiting_runs(), *pipeline.runs()]
     found = [run for run in runs if request_id in (run.id, _PROMPT.sub("", run.id))]
     if not found:
         raise NotFound(f"No request {request_id} waits or runs", code="request_not_found")
@@ -50,5 +50,5 @@ def change_tenant(pipeline: Pipeline, name: str, wanted: Mapping[str, Any]) -> T
     values = {field: getattr(changed, field) for field in CHANGEABLE}
     pipeline.tenants.change(name, **{**values, "limits": limits})
     pipeline.limits.changed(name)
-    pipeline.dispatch.release()
+    pipeline.release()
     return pipeline.tenants[name]

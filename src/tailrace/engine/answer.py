@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.engine.pool import Hidden, Pool
 from tailrace.engine.sequence import Group
 from tailrace.engine.step import F32, I32, Scores, StepResult, Update
 from tailrace.text.stops import StopStrings
@@ -25,6 +26,7 @@ class Answer:
         ]
         self._begun = [False] * request.n
         self._wants_logprobs = request.sampling.logprobs is not None
+        self._pool = None if request.pooling is None else Pool(group)
         self._scores: list[TokenLogprob] = []
         self._scores_left = False
         if group.wants_scores:
@@ -37,7 +39,10 @@ class Answer:
         stream = self.streams[sequence.index]
         if token is None:
             text = "" if error is not None else stream.finish()
-            return self._begin(TokenEvent(sequence.index, text, finish=finish, error=error))
+            event = self._begin(TokenEvent(sequence.index, text, finish=finish, error=error))
+            if self._pool is not None and finish is FinishReason.LENGTH:
+                event.embedding = self._pool.vector()
+            return event
         plain = stream.plain(token)
         if plain is not None and finish is None:
             event = TokenEvent(sequence.index, plain, (token,))
@@ -50,6 +55,11 @@ class Answer:
             assert result is not None
             event.logprobs = (self._sampled(token, sample, result),)
         return event if self._begun[sequence.index] else self._begin(event)
+
+    def pool(self, hidden: Hidden) -> None:
+        """Take in hidden states of a prompt that becomes a vector."""
+        assert self._pool is not None
+        self._pool.add(hidden)
 
     def score(self, scores: Scores) -> None:
         """Take in log-probabilities of prompt tokens; they come in order."""

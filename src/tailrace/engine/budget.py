@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from math import inf
 from typing import Protocol
 
+from tailrace.engine.turns import Turns
+
 
 class ChunkBudget(Protocol):
     @property
@@ -52,3 +54,29 @@ class FixedBudget:
 
     def short_rows(self, rows: Iterable[int], seconds: float, prompts: bool) -> int:
         return len(list(rows))
+
+
+class SharedBudget:
+    """Another budget, for an engine that shares its threads: while answers of others run, which a long step would hold
+    up, its prompts take as little of a step as beside answers of its own."""
+
+    def __init__(self, budget: ChunkBudget, turns: Turns) -> None:
+        self._budget = budget
+        self._turns = turns
+
+    @property
+    def attention(self) -> float:
+        return self._budget.attention
+
+    def chunk_tokens(self, decode_rows: int, kv_tokens: int, within: float = inf) -> int:
+        rows = decode_rows or int(self._turns.streams_beside)
+        return self._budget.chunk_tokens(rows, kv_tokens, within)
+
+    def row_tokens(self, kv_tokens: int) -> float:
+        return self._budget.row_tokens(kv_tokens)
+
+    def short_step(self, prompt_tokens: float) -> float:
+        return self._budget.short_step(prompt_tokens)
+
+    def short_rows(self, rows: Iterable[int], seconds: float, prompts: bool) -> int:
+        return self._budget.short_rows(rows, seconds, prompts)

@@ -13,16 +13,17 @@ from pathlib import Path
 from tailrace import _native
 from tailrace.clock import Clock
 from tailrace.config import EngineConfig
-from tailrace.engine.budget import FixedBudget
+from tailrace.engine.budget import ChunkBudget, FixedBudget, SharedBudget
 from tailrace.engine.calibrate import calibrate
 from tailrace.engine.capacity import Capacity, check_asked, kv_capacity
-from tailrace.engine.cost import CostModel, CostSettings
+from tailrace.engine.cost import F64, CostModel, CostSettings
 from tailrace.engine.cost_file import KeptCosts, cost_file, keep_costs, recall_costs
 from tailrace.engine.grammar.compiler import GrammarCompiler
 from tailrace.engine.grammar.drafter import GrammarDrafter
 from tailrace.engine.grammar.masks import MaskMaker
 from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.kv.stored import Kv, stored_kv
+from tailrace.engine.models.bert import EncoderSpec
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import NativeRunner
 from tailrace.engine.scheduler import Limits, Scheduler
@@ -30,6 +31,7 @@ from tailrace.engine.spec.both import ModelDrafter
 from tailrace.engine.spec.draft import Drafter
 from tailrace.engine.spec.lookup import LookupDrafter
 from tailrace.engine.spec.model import DraftModel
+from tailrace.engine.turns import Beside
 from tailrace.engine.weights.load import LoadedModel, load_model
 from tailrace.engine.weights.pack import Progress
 from tailrace.errors import ConfigError
@@ -48,20 +50,23 @@ def build_engine(
     cache_dir: Path | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] = log.info,
+    beside: Beside | None = None,
 ) -> EngineParts:
     """Load the model file and set the engine up. `draft` is the file of a draft model; `cache_dir` keeps packed weights
-    and measured costs for the next start; `say` hears what was found out. Raises ModelFileError and ConfigError as
-    `load_model` does, and ConfigError for a draft model that cannot serve this one."""
+    and measured costs for the next start; `say` hears what was found out; `beside`: the process' other engines.
+
+    Raises ModelFileError and ConfigError as `load_model` does, and ConfigError for a draft model that cannot serve this
+    one."""
     if draft is not None and config.speculate != "auto":
         raise ConfigError(f"speculate is {config.speculate}: a draft model needs auto", param="speculate")
     load = partial(
         load_model, weights=config.weights, isa=config.isa, threads=config.threads, cache_dir=cache_dir,
         progress=progress,
     )  # fmt: skip
-    loaded = load(path, max_context=config.max_context)
+    loaded = load(path, max_context=config.max_context, team=None if beside is None else beside.team)
     drafting = None if draft is None else load(draft, team=loaded.team)
     tokenizer = loaded.checkpoint.tokenizer()
-    return assemble(loaded, tokenizer, config, clock, draft=drafting, cache_dir=cache_dir, say=say)
+    return assemble(loaded, tokenizer, config, clock, draft=drafting, cache_dir=cache_dir, say=say, beside=beside)
 
 
 def assemble(
@@ -73,53 +78,84 @@ def assemble(
     draft: LoadedModel | None = None,
     cache_dir: Path | None = None,
     say: Callable[[str], None] = log.info,
+    beside: Beside | None = None,
 ) -> EngineParts:
     """The engine around a loaded model, and a draft model where there is one."""
     if draft is not None:
         _check_draft(draft, loaded, tokenizer)
-    size = _native.BLOCK_TOKENS
-    max_blocks = -(-loaded.max_context // size)
-    check_asked(config.kv_memory)
-    stored = _stored(loaded, config)
-    capacity = kv_capacity(
-        config.kv_memory,
-        sum(_block_bytes(model, config) for model in (loaded, draft) if model is not None),
-        max_blocks=max_blocks,
-        max_sequences=config.max_sequences,
-        block_tokens=size,
-        kv=stored,
-    )
+    encoder = isinstance(loaded.spec, EncoderSpec)
+    capacity = _capacity(loaded, draft, config, 1 if beside is None else beside.models)
     say(str(capacity))
     limits = Limits(
         max_sequences=config.max_sequences,
         max_context=min(loaded.max_context, capacity.tokens),
         vocab_size=loaded.spec.vocab,
+        whole_prompts=encoder,
     )
     if limits.max_context < loaded.max_context:
         say(f"context bounded to {limits.max_context} tokens by the KV cache (the model has {loaded.max_context})")
-    kv = KvManager(capacity.blocks, max_blocks=max_blocks, block_tokens=size, prefix_cache=config.prefix_cache)
+    kv = KvManager(
+        capacity.blocks,
+        max_blocks=-(-loaded.max_context // capacity.block_tokens),
+        block_tokens=capacity.block_tokens,
+        prefix_cache=config.prefix_cache and not encoder,
+    )
     runner = _runner(loaded, capacity, config, tokenizer, MaskMaker(loaded.spec.vocab, tokenizer.end_ids))
-    path = None
-    if cache_dir is not None:
-        path = cost_file(
-            cache_dir, loaded.file_sha256, weights=loaded.weights, kv=stored, variant=loaded.variant,
-            threads=loaded.team.threads,
-        )  # fmt: skip
+    turns = None if beside is None else beside.arbiter.join()
+    measure = partial(
+        calibrate, runner, kv, clock, slots=limits.max_sequences, max_context=limits.max_context, turns=turns,
+        encoder=encoder,
+    )  # fmt: skip
+    cost, keep = step_costs(_cost_file(cache_dir, loaded, capacity.kv), measure, config)
+    budget: ChunkBudget = FixedBudget(config.chunk_tokens) if config.chunk_tokens else cost
+    if turns is not None:
+        budget = SharedBudget(budget, turns)
+    say(f"prefill chunks of up to {budget.chunk_tokens(0, 0)} tokens ({budget.chunk_tokens(1, 256)} beside decoding)")
+    drafting = None if draft is None else _draft_model(draft, capacity, config, tokenizer, clock)
+    drafter = None if encoder else GrammarDrafter(_drafter(config, cost, drafting))
+    grammars = None if encoder else GrammarCompiler(tokenizer, loaded.spec.vocab)
+    return EngineParts(
+        Scheduler(kv, limits, budget, drafter), runner, tokenizer, cost, loaded, capacity, keep, grammars, turns,
+        generates=not encoder, embedding=loaded.spec.hidden, pooling=loaded.spec.pooling,
+    )  # fmt: skip
+
+
+def _capacity(loaded: LoadedModel, draft: LoadedModel | None, config: EngineConfig, models: int) -> Capacity:
+    check_asked(config.kv_memory)
+    size = _native.BLOCK_TOKENS
+    return kv_capacity(
+        config.kv_memory,
+        sum(_block_bytes(model, config) for model in (loaded, draft) if model is not None),
+        max_blocks=-(-loaded.max_context // size),
+        max_sequences=config.max_sequences,
+        block_tokens=size,
+        kv=_stored(loaded, config),
+        models=models,
+    )
+
+
+def step_costs(
+    path: Path | None, measure: Callable[[], F64], config: EngineConfig
+) -> tuple[CostModel, Callable[[], None] | None]:
+    """The cost model as an earlier start left it in that file, else measured now; and what leaves it for the next."""
     costs = recall_costs(path)
     if costs is None:
-        found = calibrate(runner, kv, clock, slots=limits.max_sequences, max_context=limits.max_context)
+        found = measure()
         costs = KeptCosts(found, StepCosts(*found.tolist()))
         if path is not None:
             keep_costs(path, costs)
     standard = costs.standard
     cost = CostModel(_cost_settings(config), costs.learned, standard)
-    keep = None if path is None else lambda: keep_costs(path, KeptCosts(cost.coefficients, standard))
-    budget = FixedBudget(config.chunk_tokens) if config.chunk_tokens else cost
-    say(f"prefill chunks of up to {budget.chunk_tokens(0, 0)} tokens ({budget.chunk_tokens(1, 256)} beside decoding)")
-    drafting = None if draft is None else _draft_model(draft, capacity, config, tokenizer, clock)
-    scheduler = Scheduler(kv, limits, budget, GrammarDrafter(_drafter(config, cost, drafting)))
-    grammars = GrammarCompiler(tokenizer, loaded.spec.vocab)
-    return EngineParts(scheduler, runner, tokenizer, cost, loaded, capacity, keep, grammars)
+    return cost, None if path is None else lambda: keep_costs(path, KeptCosts(cost.coefficients, standard))
+
+
+def _cost_file(cache_dir: Path | None, loaded: LoadedModel, stored: Kv) -> Path | None:
+    if cache_dir is None:
+        return None
+    return cost_file(
+        cache_dir, loaded.file_sha256, weights=loaded.weights, kv=stored, variant=loaded.variant,
+        threads=loaded.team.threads,
+    )  # fmt: skip
 
 
 def _stored(model: LoadedModel, config: EngineConfig) -> Kv:

@@ -43,8 +43,10 @@ def kv_capacity(
     block_tokens: int = 64,
     free: int | None = None,
     kv: Kv = "bf16",
+    models: int = 1,
 ) -> Capacity:
-    """Blocks for `asked_bytes`, or when that is 0 for half of the free memory (`free` bytes, or what is free now).
+    """Blocks for `asked_bytes`, or when that is 0 for half of the free memory (`free` bytes, or what is free now); of
+    several `models` each gets its part of that half.
 
     Unasked never more than twice what all sequences need at full length (`max_blocks` each); the second half is for
     cached prefixes. Raises ConfigError when not even one block fits.
@@ -59,7 +61,7 @@ def kv_capacity(
         return Capacity(asked_bytes // block_bytes, block_bytes, block_tokens, "asked", kv)
     free = available_memory() if free is None else free
     most = 2 * max_blocks * max_sequences
-    blocks = int(free * _SHARE) // block_bytes
+    blocks = int(free * _SHARE / models) // block_bytes
     if blocks < 1:
         raise ConfigError(
             f"{free} bytes of memory are free; the KV cache needs at least {2 * block_bytes}: free some memory or set "

@@ -12,12 +12,14 @@ import numpy.typing as npt
 
 from tailrace.engine.grammar.masks import MaskMaker, Masks
 from tailrace.engine.kv.manager import BLOCK_TOKENS
+from tailrace.engine.pool import Hidden, wanted
 from tailrace.engine.sample.keys import mix64, sampling_key
 from tailrace.engine.sequence import Sequence
 from tailrace.engine.step import BAD, Row, Scores, StepPlan, StepResult
 
 U64 = npt.NDArray[np.uint64]
 _MASK = (1 << 64) - 1
+HIDDEN = 4  # numbers of a hidden state
 
 
 class FakeRunner:
@@ -54,7 +56,7 @@ class FakeRunner:
         width = max((s.group.request.sampling.logprobs or 0 for s in plan.samplers), default=0)
         logprobs = np.array([self._logprob(c, t) for c, t in zip(contexts, tokens, strict=True)], np.float32)
         tops = np.array([self._top(context, width) for context in contexts], np.int32).reshape(len(tokens), width)
-        result = StepResult(tokens, logprobs, tops, self._tops(contexts, tops), self._scores(plan))
+        result = StepResult(tokens, logprobs, tops, self._tops(contexts, tops), self._scores(plan), self._hidden(plan))
         return result if masks is None else masks.refuse_broken(plan.samplers, result)
 
     def continuation(self, prompt: list[int], key: int | None, length: int) -> list[int]:
@@ -109,6 +111,16 @@ class FakeRunner:
 
     def _scores(self, plan: StepPlan) -> tuple[Scores, ...]:
         return tuple(self._score(row) for row in plan.rows if row.score_to > row.score_from)
+
+    def _hidden(self, plan: StepPlan) -> tuple[Hidden, ...]:
+        """Four numbers for each token that hang on all before it."""
+        found = []
+        for sequence, first, size, *_ in plan.rows[len(plan.rows) - plan.pooled :]:
+            start, stop = wanted(sequence, first, size)
+            contexts = [self._context(sequence, position + 1) for position in range(start, stop)]
+            rows = [[mix64(context + k & _MASK) / 2**64 - 0.5 for k in range(HIDDEN)] for context in contexts]
+            found.append(Hidden(sequence, start, np.array(rows, np.float32).reshape(-1, HIDDEN)))
+        return tuple(found)
 
     def _score(self, row: Row) -> Scores:
         sequence, targets = row.sequence, range(row.score_from, row.score_to)

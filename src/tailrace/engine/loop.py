@@ -31,6 +31,7 @@ from tailrace.engine.sequence import Group, Sequence, State
 from tailrace.engine.spec.draft import verify
 from tailrace.engine.stats import EngineStats
 from tailrace.engine.step import StepPlan, StepResult, Update, Work
+from tailrace.engine.turns import Turns
 from tailrace.errors import InternalError
 from tailrace.frozen import frozen
 from tailrace.text.tokenizer import Tokenizer
@@ -77,9 +78,10 @@ class EngineLoop:
         cost: CostModel,
         clock: Clock,
         deliver: Callable[[Delivery], None],
+        turns: Turns | None = None,
     ) -> None:
         """`deliver` is called in the loop's thread with events of all requests: once a step while it runs, for the step
-        before, and once behind it, for what ended or can end."""
+        before, and once behind it, for what ended or can end. `turns`: where other engines use the same threads."""
         self.scheduler = scheduler
         self.cost = cost
         self.stats = EngineStats()
@@ -88,6 +90,7 @@ class EngineLoop:
         self._tokenizer = tokenizer
         self._clock = clock
         self._deliver = deliver
+        self._turns = turns
         self._answers: dict[str, Answer] = {}
         self._inbox: list[_Submit | _Abort] = []
         self._wake = Condition()
@@ -161,17 +164,32 @@ class EngineLoop:
 
     def _run(self) -> None:
         while not self._stopping:
-            commands = self._take_in()
-            self.turn(commands)
+            self._await_work()
+            if self._turns is None:
+                self.turn(self._take_in())
+            else:
+                self._take_turn(self._turns)
         self.turn([*self._take_in(), _Abort(None, self._clock.now())])
 
-    def _take_in(self) -> list[_Submit | _Abort]:
-        """The commands since the last turn; sleeps while there is nothing at all to do."""
+    def _take_turn(self, turns: Turns) -> None:
+        """One round when the other engines have had theirs."""
+        turns.enter()
+        try:
+            self.turn(self._take_in())
+        finally:
+            turns.leave()
+
+    def _await_work(self) -> None:
+        """Sleep while there is nothing at all to do."""
         if not self._inbox and not self.scheduler.has_work and not self._stopping:
             self._rest()
         with self._wake:
             while not self._inbox and not self.scheduler.has_work and not self._stopping:
                 self._wake.wait()
+
+    def _take_in(self) -> list[_Submit | _Abort]:
+        """The commands since the last turn."""
+        with self._wake:
             commands, self._inbox = self._inbox, []
         return commands
 
@@ -216,7 +234,7 @@ class EngineLoop:
             out.setdefault(request.id, []).extend(events)
             return
         self.scheduler.submit(group)
-        if request.stop.max_tokens == 0 and not group.wants_scores:
+        if request.stop.max_tokens == 0 and not group.wants_scores and request.pooling is None:
             self._publish(self.scheduler.end(group, FinishReason.LENGTH, self._clock.now()), None, out)
 
     def _plan(self, out: Delivery) -> StepPlan | None:
@@ -241,6 +259,9 @@ class EngineLoop:
             return None, self._clock.now() - started
         finally:
             self._busy_since = self._step = None
+            if self._turns is not None:
+                self._turns.streams = plan.work.decode
+                self._turns.leave(self._clock.now() - started)
         seconds = self._clock.now() - started
         self._took(plan, seconds)
         return result, seconds
@@ -263,6 +284,8 @@ class EngineLoop:
         try:
             for scores in result.scores:
                 self._answers[scores.sequence.group.request.id].score(scores)
+            for hidden in result.hidden:
+                self._answers[hidden.sequence.group.request.id].pool(hidden)
             kept = verify(plan, result.tokens)[0] if plan.drafts else plan.rows
             self.charges.charge(plan, kept, seconds)
             updates = self.scheduler.commit(plan, result, self._clock.now())
@@ -383,6 +406,8 @@ class EngineLoop:
 
     def _rest(self) -> None:
         """Going idle: prove now and then that nothing leaked."""
+        if self._turns is not None:
+            self._turns.rest()
         now = self._clock.now()
         if now - self._checked < CHECK_EVERY:
             return

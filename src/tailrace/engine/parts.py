@@ -9,8 +9,10 @@ from tailrace.engine.capacity import Capacity
 from tailrace.engine.cost import CostModel
 from tailrace.engine.runner import Runner
 from tailrace.engine.scheduler import Scheduler
+from tailrace.engine.turns import Turns
 from tailrace.frozen import frozen
 from tailrace.text.tokenizer import Tokenizer
+from tailrace.types import Pooling
 
 if TYPE_CHECKING:  # an engine over a fake runner needs no native module
     from tailrace.engine.grammar.compiler import GrammarCompiler
@@ -20,7 +22,9 @@ if TYPE_CHECKING:  # an engine over a fake runner needs no native module
 @frozen
 class EngineParts:
     """`loaded` and `capacity` are None for engines without weights. `keep_costs` leaves the cost model for the next
-    start, which so begins with what real work measured. Without `grammars` requests may have none."""
+    start, which so begins with what real work measured. Without `grammars` requests may have none. `turns`: its place
+    among the engines of the process that share one team of threads. `generates`, `embedding`, `pooling`: as in
+    Capabilities."""
 
     scheduler: Scheduler
     runner: Runner
@@ -30,3 +34,7 @@ class EngineParts:
     capacity: Capacity | None = None
     keep_costs: Callable[[], None] | None = None
     grammars: GrammarCompiler | None = None
+    turns: Turns | None = None
+    generates: bool = True
+    embedding: int = 0
+    pooling: Pooling = Pooling.MEAN

@@ -6,6 +6,7 @@ A runner's two calls are separate so that grammar masks are made while the forwa
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +15,8 @@ import numpy.typing as npt
 
 from tailrace.engine.grammar.certain import certain_guesses, with_certain
 from tailrace.engine.kv.manager import BlockTable
+from tailrace.engine.pool import Hidden
+from tailrace.engine.pool import wanted as wanted_states
 from tailrace.engine.sample.batch import SamplingBatch, forced
 from tailrace.engine.sequence import Sequence
 from tailrace.engine.step import Row, Scores, StepPlan, StepResult
@@ -79,8 +82,13 @@ class NativeRunner:
             tokens = np.concatenate([sequence.tokens[first : first + count] for sequence, first, count, _, _ in rows])
             at = list(accumulate(counts, initial=0))
             starts, wanted = np.array(at, np.int32), np.array(self._logit_rows(plan, at), np.int32)
+        hidden_only = 0
+        if plan.pooled:
+            more = self._hidden_rows(plan, starts)
+            hidden_only, wanted = len(more), np.concatenate([wanted, more])
+        tables = self._tables[: len(rows)]
         self._model.begin(
-            self._kv, tokens, starts, firsts, self._tables[: len(rows)], wanted, adapters=adapters_of(rows)
+            self._kv, tokens, starts, firsts, tables, wanted, hidden_only, adapters=adapters_of(rows)
         )
         if self._masks is not None:
             self._masks.begin(plan)
@@ -91,6 +99,11 @@ class NativeRunner:
         finally:
             masks = None if self._masks is None else self._masks.take()
         scores = tuple(self._score(row, at) for row, at in self._score_at)
+        if plan.pooled:
+            return replace(self._chosen(plan, masks, scores), hidden=self._hidden(plan))
+        return self._chosen(plan, masks, scores)
+
+    def _chosen(self, plan: StepPlan, masks: Masks | None, scores: tuple[Scores, ...]) -> StepResult:
         if not plan.samplers:
             return StepResult([], _NO_F32, _NO_TOP_IDS, _NO_TOP, scores)
         behind = plan.behind if plan.drafts else None
@@ -124,6 +137,27 @@ class NativeRunner:
             return self._counting[: len(rows)]
         at = [self._sample_at[row] for row in rows]
         return np.array(at if behind is None else [a + more for a, more in zip(at, behind, strict=True)], np.int32)
+
+    def _hidden_rows(self, plan: StepPlan, starts: I32) -> I32:
+        """Flat rows whose hidden states are wanted, ascending: they stand behind those with logits."""
+        place = len(plan.rows) - plan.pooled
+        found = []
+        for row, start in zip(plan.rows[place:], starts[place:].tolist(), strict=False):
+            low, high = wanted_states(row.sequence, row.first, row.size)
+            found.append(np.arange(start + low - row.first, start + high - row.first, dtype=np.int32))
+        return np.concatenate(found)
+
+    def _hidden(self, plan: StepPlan) -> tuple[Hidden, ...]:
+        """The last rows of the forward's hidden states, by sequence."""
+        pooled = plan.rows[len(plan.rows) - plan.pooled :]
+        spans = [(row.sequence, *wanted_states(row.sequence, row.first, row.size)) for row in pooled]
+        states = self._model.hidden()
+        at = len(states) - sum(high - low for _, low, high in spans)
+        found = []
+        for sequence, low, high in spans:
+            found.append(Hidden(sequence, low, states[at : at + high - low]))
+            at += high - low
+        return tuple(found)
 
     def _show(self, place: int, table: BlockTable | None) -> None:
         assert table is not None

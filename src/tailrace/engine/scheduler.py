@@ -29,7 +29,7 @@ from math import inf
 from tailrace.engine.budget import ChunkBudget
 from tailrace.engine.kv.manager import BlockTable, KvManager
 from tailrace.engine.sequence import NO_SLOT, Group, Sequence, State
-from tailrace.engine.share import Served, Want, divide, unweighed, weighed
+from tailrace.engine.share import Served, Want, divide, unweighed, weighed, whole
 from tailrace.engine.spec.draft import Drafter, verify
 from tailrace.engine.standing import Standings, Turn
 from tailrace.engine.step import BAD, Preemption, Row, StepPlan, StepResult, Update, Work
@@ -49,6 +49,7 @@ class Limits:
     max_preemptions: int = 3  # of one sequence, while another can be preempted
     max_yields: int = 31  # steps in a row that background rows sit out
     score_rows: int = 64  # prompt rows with logits in one step, which bounds their memory
+    whole_prompts: bool = False  # a prompt is computed in one step, whatever the budget is
 
 
 class Scheduler:
@@ -203,6 +204,7 @@ class Scheduler:
             tuple(preemptions),
             self.kv.take_evictions(),
             tuple(draft.drafts),
+            draft.pooled,
         )
 
     def _decode(self, draft: StepDraft) -> None:
@@ -226,7 +228,7 @@ class Scheduler:
 
     def _decoding(self, draft: StepDraft) -> list[Sequence]:
         """Sequences that lack one token and are in this step."""
-        rows = [one for one in self.running if one.known - one.computed == 1]
+        rows = [one for one in self.running if one.known - one.computed == 1 and not one.pools]
         if not draft.leaves_out:
             return rows
         for one in rows:
@@ -394,8 +396,8 @@ class Scheduler:
         kv, blocked = self.kv, self._blocked
         if self.running and blocked is not None and blocked[0] is sequence and blocked[1] >= kv.available:
             return False
-        reuse = not sequence.group.wants_scores or sequence.scored >= sequence.group.prompt_tokens
-        table = kv.open(sequence.tokens[: sequence.known], sequence.group.request.cache_key, reuse=reuse)
+        key = sequence.group.request.cache_key
+        table = kv.open(sequence.tokens[: sequence.known], key, reuse=sequence.takes_prefix)
         spare = len(self.running) + len(sequence.followers) if self.running else 0
         need = kv.blocks_for(sequence.known) - len(table.blocks)
         if need + spare > kv.available or not kv.reserve(table, kv.matched(table), sequence.known):
@@ -429,7 +431,8 @@ class Scheduler:
         budget = max(1, self.budget.chunk_tokens(draft.decode, draft.kv_tokens, draft.seconds))
         attention = self.budget.attention
         wants = self._wants(waiting, attention)
-        for sequence, want, grant in zip(waiting, wants, divide(budget, wants), strict=True):
+        grants = whole(budget, wants) if self.limits.whole_prompts else divide(budget, wants)
+        for sequence, want, grant in zip(waiting, wants, grants, strict=True):
             tokens = sequence.todo if grant == want.tokens else unweighed(grant, sequence.computed, attention)
             count = self._bounded(draft, sequence, min(tokens, sequence.todo))
             if count:
@@ -437,6 +440,7 @@ class Scheduler:
                 draft.prefill += count
                 draft.attention += count * (sequence.computed + count // 2)
                 draft.add(self._row(draft, sequence, count))
+        draft.move_pooled()
 
     def _wants(self, sequences: list[Sequence], attention: float) -> list[Want]:
         """In tokens without context, so that one deep in its prompt does not make the step longer than was budgeted."""
@@ -458,7 +462,7 @@ class Scheduler:
         """Skip what another sequence with the same tokens has committed meanwhile."""
         table = sequence.table
         assert table is not None
-        if sequence.group.wants_scores or sequence.computed != self.kv.matched(table):
+        if sequence.group.computes_all or sequence.computed != self.kv.matched(table):
             return
         if self.kv.prefix_cache:
             _reuse(sequence, self.kv.extend(table, sequence.tokens[: sequence.known]))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tailrace.engine.kv.manager import BlockTable
-from tailrace.types import EngineFacts, FinishReason, GenerateRequest, Tokens
+from tailrace.types import EngineFacts, FinishReason, GenerateRequest, Pooling, Tokens
 
 if TYPE_CHECKING:  # the scheduler needs no grammars
     from tailrace.engine.grammar.constraint import Constraint
@@ -39,18 +39,19 @@ class Sequence:
     `scored` counts prompt tokens whose log-probability is known, for requests that ask for it. `closed`: its
     terminal event is out. `rested`: steps in a row that had no room for its next token. `notes` are the drafter's own;
     of `drafted` guesses, `accepted` were right. `constraint` is where it stands in its group's grammar, made when it is
-    first asked for (engine/grammar).
+    first asked for (engine/grammar). `pools`: its prompt becomes a vector, and nothing follows it.
     """
 
     __slots__ = (
         "accepted", "closed", "computed", "constraint", "drafted", "finish", "finished", "first_token", "followers",
-        "group", "index", "known", "notes", "peak", "preemptions", "rested", "scored", "slot", "state", "table",
-        "tokens",
+        "group", "index", "known", "notes", "peak", "pools", "preemptions", "rested", "scored", "slot", "state",
+        "table", "tokens",
     )  # fmt: skip
 
     def __init__(self, group: Group, index: int) -> None:
         self.group = group
         self.index = index
+        self.pools = group.request.pooling is not None
         self.state = State.WAITING
         self.tokens: Tokens = _NOTHING
         self.known = 0
@@ -74,6 +75,12 @@ class Sequence:
     @property
     def todo(self) -> int:
         return self.known - self.computed
+
+    @property
+    def takes_prefix(self) -> bool:
+        """Whether cached blocks serve: not while something is to be made of each token of its prompt."""
+        group = self.group
+        return not group.computes_all or (group.wants_scores and self.scored >= group.prompt_tokens)
 
     @property
     def draft_room(self) -> int:
@@ -104,8 +111,9 @@ class Group:
     """A request: one prompt, `n` sequences. Its prompt is computed once, by the first of them."""
 
     __slots__ = (
-        "adapter", "arrival", "cached", "computed_prompt", "grammar", "key_seed", "measured_nanoseconds", "preemptions",
-        "prompt_tokens", "recomputed", "request", "sequences", "standard_seconds", "started", "thinking",
+        "adapter", "arrival", "cached", "computed_prompt", "computes_all", "grammar", "key_seed",
+        "measured_nanoseconds", "preemptions", "prompt_tokens", "recomputed", "request", "sequences",
+        "standard_seconds", "started", "thinking",
         "wants_scores",
     )  # fmt: skip
 
@@ -126,6 +134,7 @@ class Group:
         self.key_seed = key_seed
         self.prompt_tokens = len(request.prompt)
         self.wants_scores = request.prompt_logprobs is not None
+        self.computes_all = self.wants_scores or request.pooling is Pooling.MEAN  # no prefix is taken from the cache
         self.started: float | None = None
         self.cached = 0
         self.computed_prompt = 0

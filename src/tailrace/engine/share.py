@@ -66,6 +66,18 @@ def divide(budget: int, wants: Sequence[Want], least: int = LEAST) -> list[int]:
     return grants
 
 
+def whole(budget: int, wants: Sequence[Want]) -> list[int]:
+    """Grants where a prompt is computed in one step or not at all: in order, background last, of groups those first
+    that were served least, while the budget lasts; one whatever it is."""
+    grants = [0] * len(wants)
+    left = budget
+    for place in sorted(range(len(wants)), key=lambda i: (wants[i].background, wants[i].served, i)):
+        if left == budget or wants[place].tokens <= left:
+            grants[place] = wants[place].tokens
+            left -= wants[place].tokens
+    return grants
+
+
 def _capped(wants: Sequence[Want], budget: int, least: int) -> Sequence[Want]:
     """What those with a cap may have together: their part of the step, or one row's worth beside prompts without."""
     places = [i for i, want in enumerate(wants) if want.most < 1.0]

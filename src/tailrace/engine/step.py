@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.engine.kv.manager import BlockCopy, Eviction
+from tailrace.engine.pool import Hidden
 from tailrace.engine.sequence import Sequence
 from tailrace.frozen import frozen
 from tailrace.types import FinishReason
@@ -82,6 +83,7 @@ class StepPlan:
     preemptions: tuple[Preemption, ...] = ()
     evictions: tuple[Eviction, ...] = ()
     drafts: tuple[Draft, ...] = ()
+    pooled: int = 0  # rows at the end that are parts of prompts to be vectors
 
     @property
     def behind(self) -> list[int]:
@@ -112,6 +114,7 @@ class StepResult:
     top_ids: I32  # [len(tokens), L], L the most alternatives any row asked for
     top_logprobs: F32
     scores: tuple[Scores, ...] = field(default=())
+    hidden: tuple[Hidden, ...] = field(default=())
 
 
 class Update(NamedTuple):

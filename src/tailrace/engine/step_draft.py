@@ -28,6 +28,7 @@ class StepDraft:
         self.stalled: set[Sequence] = set()  # decode rows that get no block in this step
         self.drafts: list[Draft] = []
         self.score_rows = 0
+        self.pooled = 0  # rows at the end that are parts of prompts to be vectors
         self.decode = self.kv_tokens = self.prefill = self.attention = 0
 
     @property
@@ -72,3 +73,16 @@ class StepDraft:
                 self.samplers.append(follower)
                 self.sample_rows.append(len(self.rows))
         self.rows.append(row)
+
+    def move_pooled(self) -> None:
+        """Rows of prompts that become vectors go to the end. They are not sampled; of those that are, prompts' stand
+        behind all with guesses."""
+        pooled = [row for row in self.rows if row.sequence.pools]
+        if not pooled:
+            return
+        self.pooled = len(pooled)
+        kept = [place for place, row in enumerate(self.rows) if not row.sequence.pools]
+        moved = {place: at for at, place in enumerate(kept)}
+        self.sample_rows = [moved[place] for place in self.sample_rows]
+        self.drafts = [draft._replace(row=moved[draft.row]) for draft in self.drafts]
+        self.rows = [self.rows[place] for place in kept] + pooled

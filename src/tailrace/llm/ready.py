@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tailrace.backends.engine import EngineBackend
 from tailrace.clock import SystemClock, WorkClock
@@ -13,12 +14,16 @@ from tailrace.config import EngineConfig, store_root
 from tailrace.engine.build import build_engine
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.store.store import Store
+from tailrace.engine.turns import Beside
 from tailrace.engine.weights.load import LoadedModel
 from tailrace.errors import StoreError
 from tailrace.frozen import frozen
 from tailrace.terminal import byte_bars, fraction_bars
 from tailrace.text.template import ChatTemplate
 from tailrace.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tailrace._native import Team
 
 
 @frozen
@@ -37,13 +42,25 @@ class Model:
         return self.parts.tokenizer
 
     @property
+    def team(self) -> Team:
+        return self.loaded.team
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of weights and KV cache."""
+        capacity = self.parts.capacity
+        kv = 0 if capacity is None else capacity.blocks * capacity.block_bytes
+        return kv + sum(self.loaded.bytes_by_format.values())
+
+    @property
     def loaded(self) -> LoadedModel:
         assert self.parts.loaded is not None
         return self.parts.loaded
 
 
-def ready_model(config: EngineConfig, *, show: bool = True) -> Model:
-    """Find (or fetch) the file and set the engine up around it. `show` False: without a word on stderr.
+def ready_model(config: EngineConfig, *, show: bool = True, name: str = "", beside: Beside | None = None) -> Model:
+    """Find (or fetch) the file and set the engine up around it. `show` False: without a word on stderr. `name`: what
+    clients call it, where that is known; `beside`: the process' other engines.
 
     Raises StoreError, ModelFileError, ConfigError.
     """
@@ -51,8 +68,10 @@ def ready_model(config: EngineConfig, *, show: bool = True) -> Model:
     draft = find_model(replace(config, model=config.draft_model), show=show) if config.draft_model else None
     clock = SystemClock()
     with fraction_bars(show) as progress:
-        parts = build_engine(path, config, clock, draft=draft, cache_dir=store_root(config), progress=progress)
-    name = served_name(config, path)
+        parts = build_engine(
+            path, config, clock, draft=draft, cache_dir=store_root(config), progress=progress, beside=beside
+        )
+    name = name or served_name(config, path)
     assert parts.loaded is not None
     template = _template(config, parts.loaded, clock)
     return Model(name, path, parts, EngineBackend(parts, name, clock), template, clock)

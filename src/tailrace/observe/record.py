@@ -16,6 +16,7 @@ _SHOWN = (
     "prompt_tokens", "cached_tokens", "completion_tokens",
 )  # fmt: skip
 _WHY = {
+    Phase.LOAD: "its model had to be loaded",
     Phase.LIMIT: "its tenant's own limits had no room yet",
     Phase.WAIT: "others came first in the fair order, or the machine had no room",
     Phase.QUEUE: "the backend was working on a step",

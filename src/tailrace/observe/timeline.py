@@ -16,6 +16,7 @@ class Phase(StrEnum):
     """In the order in which a request passes them; one that is skipped has length zero."""
 
     INGRESS = "ingress"  # reading and checking the body, authentication
+    LOAD = "load"  # waiting for the model to be loaded
     RENDER = "render"  # chat template and tokenizer
     CLASSIFY = "classify"
     ADMISSION = "admission"
@@ -31,7 +32,7 @@ class Phase(StrEnum):
 
 
 _ORDER = tuple(Phase)
-WAITING = (Phase.CLASSIFY, Phase.ADMISSION, Phase.LIMIT, Phase.WAIT, Phase.ROUTE, Phase.QUEUE)  # `queue_ms`
+WAITING = (Phase.LOAD, Phase.CLASSIFY, Phase.ADMISSION, Phase.LIMIT, Phase.WAIT, Phase.ROUTE, Phase.QUEUE)  # `queue_ms`
 
 
 class Timeline:

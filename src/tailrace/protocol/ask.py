@@ -31,6 +31,7 @@ class Ask:
     keep: int = 0  # of the n choices of a prompt only so many are shown, the most likely ones; 0: all
     call_ids: int = 0  # letters and digits of a call's id; 0: as OpenAI's look
     about: Mapping[str, Any] = field(default_factory=dict)  # what the answer's form is told of the body
+    form: object = None  # of vectors: the body that asked for them, which knows how they are shown
 
     @property
     def prompt_tokens(self) -> int:
@@ -45,6 +46,8 @@ class TextModel(Protocol):
     def encode(self, text: str, *, add_special: bool, parse_special: bool) -> Tokens: ...
     def decode(self, ids: Sequence[int]) -> str: ...
     def fewest_tokens(self, n_bytes: int) -> int: ...
+    @property
+    def end_of_text(self) -> int | None: ...
 
 
 class Template(Protocol):

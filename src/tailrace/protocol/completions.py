@@ -16,7 +16,7 @@ from tailrace.text.tokenizer import clean_text
 from tailrace.types import GenerateRequest, Tokens
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
-_PROMPT_SCHEMA = {
+PROMPT_SCHEMA = {
     "anyOf": [
         {"type": "string"},
         {"type": "array", "items": {"type": "string"}},
@@ -28,7 +28,7 @@ _PROMPT_SCHEMA = {
 Prompt = str | list[int]
 
 
-def _prompts(value: object) -> list[Prompt]:
+def prompts_of(value: object) -> list[Prompt]:
     """Every form a prompt may have, as a list of prompts. One scan: lists can be long."""
     if isinstance(value, str):
         return [value]
@@ -42,7 +42,7 @@ def _prompts(value: object) -> list[Prompt]:
 
 
 class CompletionRequest(PromptFields, Restricted, Generation):
-    prompt: Annotated[Any, BeforeValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
+    prompt: Annotated[Any, BeforeValidator(prompts_of), WithJsonSchema(PROMPT_SCHEMA)]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: int | None = Field(None, ge=0)
     echo: bool | None = None

@@ -6,6 +6,7 @@ Bounds beyond OpenAI's own: top_k -1 and 0 both mean off; repetition_penalty in 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -235,10 +236,15 @@ def check_ids(ids: list[int], vocab_size: int, field: str) -> list[int]:
 
 def check_model(name: str | None, limits: Limits) -> str:
     """The served name. Raises ModelNotFound."""
-    if name is None and limits.models:
-        return limits.models[0]
-    if name not in limits.models:
-        known = ", ".join(limits.models)
+    return pick_model(name, limits.models)
+
+
+def pick_model(name: str | None, names: Sequence[str]) -> str:
+    """The one of these that a request's `model` names; the first when it names none. Raises ModelNotFound."""
+    if name is None and names:
+        return names[0]
+    if name is None or name not in names:
+        known = ", ".join(names)
         raise ModelNotFound(f"The model {(name or '')[:100]!a} is not served here; served: {known}", param="model")
     return name
 

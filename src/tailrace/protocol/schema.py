@@ -140,7 +140,8 @@ class ModelCard(Shown):
     object: str
     created: int
     owned_by: str
-    max_model_len: int
+    max_model_len: int | None
+    loaded: bool
 
 
 class ModelList(Shown):
@@ -148,14 +149,74 @@ class ModelList(Shown):
     data: list[ModelCard]
 
 
+class VectorUsage(Shown):
+    prompt_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class Embedding(Shown):
+    object: str
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(Shown):
+    object: str
+    data: list[Embedding]
+    model: str
+    usage: VectorUsage
+    timings: TimingsBody
+
+
+class RerankedDocument(Shown):
+    text: str
+
+
+class RerankResult(Shown):
+    index: int
+    relevance_score: float
+    document: RerankedDocument | None = None
+
+
+class Reranked(Shown):
+    id: str
+    model: str
+    results: list[RerankResult]
+    usage: VectorUsage
+    timings: TimingsBody
+
+
+class ScoreEntry(Shown):
+    index: int
+    object: str
+    score: float
+
+
+class Scored(Shown):
+    id: str
+    object: str
+    created: int
+    model: str
+    data: list[ScoreEntry]
+    usage: VectorUsage
+    timings: TimingsBody
+
+
+class Rendered(Shown):
+    prompt: str
+
+
 class TokenList(Shown):
     count: int
     tokens: list[int]
     max_model_len: int
+    token_strs: list[str] | None = None
 
 
 class Detokenized(Shown):
     prompt: str
+    content: str
 
 
 class Status(Shown):

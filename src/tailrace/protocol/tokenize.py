@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize: the same path to token ids as the generating routes."""
+"""/tokenize, /detokenize and /apply-template: the same path to token ids as the generating routes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ class TokenizeRequest(Conversation):
 
     model: str | None = None
     prompt: str | None = None
+    content: str | None = Field(None, description="As prompt, which goes before it.")
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
     messages: Annotated[Items[Message], BeforeValidator(_none_as_empty)] = Field(default_factory=list)
 
     def tokens(
@@ -35,14 +38,31 @@ class TokenizeRequest(Conversation):
     ) -> Tokens:
         """Ids as the engine would see them. Raises RequestError."""
         check_model(self.model, limits)
-        if self.prompt is None:
+        text = self.content if self.prompt is None else self.prompt
+        if text is None:
             if "messages" not in self.model_fields_set:
                 raise InvalidRequest("prompt or messages is missing", param="prompt", code="missing_field")
             return tokenizer.encode_rendered(self.render(template, tokenizer, limits, dialect))
         if self.messages:
             raise InvalidRequest("prompt and messages exclude each other", param="messages")
-        check_size(len(self.prompt), tokenizer, limits, "prompt")
-        return tokenizer.encode_rendered(clean_text(self.prompt, field="prompt"))
+        field = "content" if self.prompt is None else "prompt"
+        check_size(len(text), tokenizer, limits, field)
+        if self.add_special_tokens is False:
+            return tokenizer.encode(clean_text(text, field=field), add_special=False, parse_special=True)
+        return tokenizer.encode_rendered(clean_text(text, field=field))
+
+
+class ApplyTemplateRequest(Conversation):
+    """A conversation as the model's template writes it."""
+
+    model: str | None = None
+
+    def rendered(
+        self, template: Template | None, tokenizer: TextModel, limits: Limits, dialect: Dialect = _PLAIN
+    ) -> str:
+        """Raises RequestError."""
+        check_model(self.model, limits)
+        return self.render(template, tokenizer, limits, dialect)
 
 
 class DetokenizeRequest(Shape):

@@ -2,7 +2,8 @@
 a text.
 
 The `tokenizers` library reads tokenizer.json itself. Owned here: what the library does not say (the bytes of each
-token, which tokens end an answer). Refuses tokenizers whose tokens have no bytes of their own (WordPiece).
+token, which tokens end an answer). WordPiece folds case and accents
+away, so its bytes are only near the text's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tailrace.frozen import frozen
 from tailrace.text.bytelevel import byte_level_data
 from tailrace.text.pieces import SPACE, piece_data
 from tailrace.text.scheme import NFC_SHRINKS, Prepared, with_library
-from tailrace.text.vocabulary import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, Vocabulary
+from tailrace.text.vocabulary import BYTE, CONTROL, NORMAL, SPECIAL_KINDS, UNUSED, USER_DEFINED, Vocabulary
 
 MAX_JSON = 64 * 1024 * 1024  # bytes of a file beside tokenizer.json
 MAX_VOCABULARY = 4_000_000
@@ -38,11 +39,10 @@ class FolderScheme:
 
     def prepare(self, vocabulary: Vocabulary) -> Prepared:
         decoder = _state(self.library.decoder)
-        byte_level = "ByteLevel" in _types(decoder)
         return Prepared(
             plain=with_library(_taking_control_tokens_as_text(self.library)),
             parsing=with_library(self.library),
-            data=byte_level_data(vocabulary) if byte_level else piece_data(vocabulary),
+            data=_data(vocabulary, decoder),
             drops_space=_drops_space(decoder),
             shrinks=_shrinks(self.library),
         )
@@ -105,8 +105,11 @@ def _read_library(path: Path) -> Library:
     library.no_truncation()
     library.no_padding()
     decoder = _state(library.decoder)
-    if not (_types(decoder) & {"ByteLevel", *_PIECE_DECODERS} or SPACE in json.dumps(decoder, ensure_ascii=False)):
-        known = "ByteLevel, ByteFallback, Metaspace, Replace of U+2581"
+    if not (
+        _types(decoder) & {"ByteLevel", "WordPiece", *_PIECE_DECODERS}
+        or SPACE in json.dumps(decoder, ensure_ascii=False)
+    ):
+        known = "ByteLevel, ByteFallback, Metaspace, WordPiece, Replace of U+2581"
         raise ModelFileError(f"{path}: the decoder is {sorted(_types(decoder)) or None}; known: {known}")
     return library
 
@@ -190,6 +193,23 @@ def _around(library: Library) -> tuple[list[int], list[int]]:
     raise ModelFileError("tokenizer.json: the post_processor puts more than one token before or after a text")
 
 
+def _data(vocabulary: Vocabulary, decoder: Any) -> list[bytes]:
+    """What each token adds to a text."""
+    if "ByteLevel" in _types(decoder):
+        return byte_level_data(vocabulary)
+    if "WordPiece" in _types(decoder):
+        special = set(vocabulary.of_kind(*SPECIAL_KINDS))
+        return [_word_piece(token, i in special) for i, token in enumerate(vocabulary.tokens)]
+    return piece_data(vocabulary)
+
+
+def _word_piece(token: str, special: bool) -> bytes:
+    """Words stand apart; what goes on a word begins with ##. (Blanks before punctuation cannot be known.)"""
+    if special or not token:
+        return token.encode()
+    return (token[2:] if token.startswith("##") and len(token) > 2 else f" {token}").encode()
+
+
 def _is_byte_level(library: Library) -> bool:
     return "ByteLevel" in _types(_state(library.decoder))
 
@@ -213,6 +233,7 @@ def _types(state: Any) -> set[str]:
 def _drops_space(decoder: Any) -> bool:
     return any(
         (part.get("type") == "Strip" and part.get("content") == " " and part.get("start", 0) > 0)
+        or part.get("type") == "WordPiece"
         or (part.get("type") == "Metaspace" and part.get("prepend_scheme") != "never")
         for part in _objects(decoder)
     )

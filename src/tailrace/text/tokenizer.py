@@ -86,6 +86,11 @@ class Tokenizer:
         return cls(*read_folder(Path(folder)))
 
     @property
+    def end_of_text(self) -> int | None:
+        """The token that the model puts behind a whole text, if it does."""
+        return self._eos_id
+
+    @property
     def vocab_size(self) -> int:
         return len(self._tokens)
 

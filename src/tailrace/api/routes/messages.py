@@ -9,9 +9,10 @@ from starlette.responses import Response
 from tailrace.api.auth import authorize, principal_of
 from tailrace.api.exchange import Exchange, Route
 from tailrace.api.openapi import body_schema, errors
-from tailrace.api.state import AppState, state_of
+from tailrace.api.state import state_of
 from tailrace.api.table import Table
 from tailrace.api.wire import header, off_loop, read_body
+from tailrace.control.models import Loaded
 from tailrace.errors import InvalidRequest
 from tailrace.protocol.ask import Ask
 from tailrace.protocol.body import parse, unknown_fields
@@ -21,8 +22,8 @@ from tailrace.protocol.messages.schema import AnthropicError, Counted, MessageBo
 from tailrace.protocol.sampling import Limits
 
 
-def _ask(body: MessagesRequest, request_id: str, state: AppState, limits: Limits) -> Ask:
-    return body.ask(request_id, state.template, state.tokenizer, limits, state.dialect)
+def _ask(body: MessagesRequest, request_id: str, model: Loaded, limits: Limits) -> Ask:
+    return body.ask(request_id, model.template, model.tokenizer, limits, model.dialect)
 
 
 MESSAGES = Route("messages", MessagesRequest, MessageAnswer, "msg_", _ask)
@@ -53,17 +54,17 @@ async def count_tokens(request: Request) -> Response:
     """How many tokens a message's prompt has; nothing is generated."""
     _check_version(request)
     state = state_of(request)
-    limits = state.limits_of(principal_of(request))
     body = await read_body(request.scope, request.receive, state.config.api.max_body_bytes)
+    parsed = await off_loop(len(body), lambda: parse(CountRequest, body))
+    async with state.using(parsed.model, principal_of(request), request.state.timeline) as (model, limits):
 
-    def work() -> Response:
-        parsed = parse(CountRequest, body)
-        ids = parsed.tokens(state.template, state.tokenizer, limits, state.dialect)
-        warning = unknown_fields(parsed)
-        headers = None if warning is None else {"x-tailrace-warning": warning}
-        return Response(orjson.dumps({"input_tokens": len(ids)}), headers=headers, media_type="application/json")
+        def work() -> Response:
+            ids = parsed.tokens(model.template, model.tokenizer, limits, model.dialect)
+            warning = unknown_fields(parsed)
+            headers = None if warning is None else {"x-tailrace-warning": warning}
+            return Response(orjson.dumps({"input_tokens": len(ids)}), headers=headers, media_type="application/json")
 
-    return await off_loop(len(body), work)
+        return await off_loop(len(body), work)
 
 
 def _check_version(request: Request) -> None:

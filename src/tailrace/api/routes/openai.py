@@ -11,23 +11,24 @@ from starlette.responses import Response
 from tailrace.api.auth import authorize, principal_of
 from tailrace.api.exchange import Exchange, Route
 from tailrace.api.openapi import body_schema, errors
-from tailrace.api.state import AppState, state_of
+from tailrace.api.state import state_of
 from tailrace.api.table import Table
+from tailrace.control.models import Loaded, Served
 from tailrace.errors import NotFound
 from tailrace.protocol.answer import ChatAnswer, CompletionAnswer
 from tailrace.protocol.ask import Ask
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
-from tailrace.protocol.sampling import Limits, check_model
+from tailrace.protocol.sampling import Limits
 from tailrace.protocol.schema import ChatCompletion, Completion, ModelCard, ModelList
 
 
-def _ask_chat(body: ChatRequest, request_id: str, state: AppState, limits: Limits) -> Ask:
-    return body.ask(request_id, state.template, state.tokenizer, limits, state.dialect)
+def _ask_chat(body: ChatRequest, request_id: str, model: Loaded, limits: Limits) -> Ask:
+    return body.ask(request_id, model.template, model.tokenizer, limits, model.dialect)
 
 
-def _ask_completion(body: CompletionRequest, request_id: str, state: AppState, limits: Limits) -> Ask:
-    return body.ask(request_id, state.tokenizer, limits)
+def _ask_completion(body: CompletionRequest, request_id: str, model: Loaded, limits: Limits) -> Ask:
+    return body.ask(request_id, model.tokenizer, limits)
 
 
 CHAT = Route("chat", ChatRequest, ChatAnswer, "chatcmpl-", _ask_chat)
@@ -65,13 +66,14 @@ async def completions(request: Request) -> Response:
 
 @routes.get("/models", response_model=ModelList)
 async def models(request: Request) -> Response:
-    cards = [_card(state_of(request), name) for name in _limits(request).models]
+    models, tenant = state_of(request).models, principal_of(request).tenant
+    cards = [_card(request, models.find(name, tenant)) for name in models.names(tenant)]
     return _json({"object": "list", "data": cards})
 
 
 @routes.get("/models/{model:path}", response_model=ModelCard, responses=errors(404))
 async def model_card(request: Request, model: str) -> Response:
-    return _json(_card(state_of(request), check_model(model, _limits(request))))
+    return _json(_card(request, state_of(request).models.find(model, principal_of(request).tenant)))
 
 
 @routes.get("/requests/{request_id}", responses={200: {"content": {"application/json": {}}}, **errors(401, 404)})
@@ -83,19 +85,18 @@ async def decisions(request: Request, request_id: str) -> Response:
     return _json(found)
 
 
-def _limits(request: Request) -> Limits:
-    return state_of(request).limits_of(principal_of(request))
-
-
 def _json(body: dict[str, Any]) -> Response:
     return Response(orjson.dumps(body), media_type="application/json")
 
 
-def _card(state: AppState, name: str) -> dict[str, Any]:
+def _card(request: Request, served: Served) -> dict[str, Any]:
+    """The context's length is known once the model has been loaded."""
+    limits = state_of(request).limits_of(principal_of(request), served.name, served.loaded)
     return {
-        "id": name,
+        "id": served.name,
         "object": "model",
-        "created": state.created,
+        "created": int(served.created),
         "owned_by": "tailrace",
-        "max_model_len": state.limits.max_context,
+        "max_model_len": None if served.loaded is None else limits.max_context,
+        "loaded": served.loaded is not None,
     }

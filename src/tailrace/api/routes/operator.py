@@ -25,8 +25,14 @@ routes = Table("admin", prefix="/admin", guard=authorize_admin)
 async def state(request: Request) -> Response:
     """Queues by class and tenant, running requests, KV map, recent tails, refusals, step budget, prediction errors."""
     found = state_of(request)
-    uptime = found.clock.wall() - found.created
+    uptime = found.clock.wall() - found.started
     return _json({"uptime_s": uptime, **snapshot(found.pipeline)})
+
+
+@routes.get("/models", responses=errors(401, 403))
+async def models(request: Request) -> Response:
+    """Which models are loaded, what memory they have, how many requests run on them or wait, and how long they idle."""
+    return _json({"models": state_of(request).models.report()})
 
 
 @routes.post("/requests/{request_id}/cancel", responses=errors(401, 403, 404))

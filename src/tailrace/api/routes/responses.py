@@ -13,6 +13,7 @@ from tailrace.api.exchange import Exchange, Route
 from tailrace.api.openapi import body_schema, errors
 from tailrace.api.state import AppState, state_of
 from tailrace.api.table import Table
+from tailrace.control.models import Loaded
 from tailrace.control.responses import Kept, chain
 from tailrace.errors import InvalidRequest, NotFound, Unsupported
 from tailrace.protocol.ask import Ask
@@ -23,8 +24,8 @@ from tailrace.protocol.responses.schema import Deleted, ItemList, ResponseBody
 from tailrace.protocol.sampling import Limits
 
 
-def _ask(body: ResponsesRequest, request_id: str, state: AppState, limits: Limits) -> Ask:
-    return body.ask(request_id, state.template, state.tokenizer, limits, state.dialect)
+def _ask(body: ResponsesRequest, request_id: str, model: Loaded, limits: Limits) -> Ask:
+    return body.ask(request_id, model.template, model.tokenizer, limits, model.dialect)
 
 
 async def _recall(body: ResponsesRequest, state: AppState, tenant: str) -> int:

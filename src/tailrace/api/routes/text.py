@@ -8,14 +8,14 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tailrace.api.auth import authorize
+from tailrace.api.auth import authorize, principal_of
 from tailrace.api.openapi import body_schema, errors
 from tailrace.api.state import AppState, state_of
 from tailrace.api.table import Table
 from tailrace.api.wire import off_loop, read_body
 from tailrace.protocol.body import Shape, parse, unknown_fields
-from tailrace.protocol.schema import Detokenized, TokenList
-from tailrace.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from tailrace.protocol.schema import Detokenized, Rendered, TokenList
+from tailrace.protocol.tokenize import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 
 routes = Table("text", guard=authorize)
 
@@ -25,13 +25,17 @@ async def tokenize(request: Request) -> Response:
     """The ids that the engine would see for a prompt or for messages."""
     state = state_of(request)
     body = await _body(request, state)
+    parsed = await off_loop(len(body), lambda: parse(TokenizeRequest, body))
+    async with state.using(parsed.model, principal_of(request), request.state.timeline) as (model, limits):
 
-    def work() -> Response:
-        parsed = parse(TokenizeRequest, body)
-        ids: list[int] = parsed.tokens(state.template, state.tokenizer, state.limits, state.dialect).tolist()
-        return _json({"count": len(ids), "tokens": ids, "max_model_len": state.limits.max_context}, parsed)
+        def work() -> Response:
+            ids: list[int] = parsed.tokens(model.template, model.tokenizer, limits, model.dialect).tolist()
+            found: dict[str, Any] = {"count": len(ids), "tokens": ids, "max_model_len": limits.max_context}
+            if parsed.return_token_strs:
+                found["token_strs"] = [model.tokenizer.decode([token]) for token in ids]
+            return _json(found, parsed)
 
-    return await off_loop(len(body), work)
+        return await off_loop(len(body), work)
 
 
 @routes.post(
@@ -42,11 +46,31 @@ async def detokenize(request: Request) -> Response:
     state = state_of(request)
     body = await _body(request, state)
 
-    def work() -> Response:
-        parsed = parse(DetokenizeRequest, body)
-        return _json({"prompt": parsed.text(state.tokenizer, state.limits)}, parsed)
+    parsed = await off_loop(len(body), lambda: parse(DetokenizeRequest, body))
+    async with state.using(parsed.model, principal_of(request), request.state.timeline) as (model, limits):
 
-    return await off_loop(len(body), work)
+        def work() -> Response:
+            text = parsed.text(model.tokenizer, limits)
+            return _json({"prompt": text, "content": text}, parsed)
+
+        return await off_loop(len(body), work)
+
+
+@routes.post(
+    "/apply-template", responses={200: {"model": Rendered}, **errors()}, openapi_extra=body_schema(ApplyTemplateRequest)
+)
+async def apply_template(request: Request) -> Response:
+    """Messages as the model's chat template writes them, with what it puts in front of an answer."""
+    state = state_of(request)
+    body = await _body(request, state)
+    parsed = await off_loop(len(body), lambda: parse(ApplyTemplateRequest, body))
+    async with state.using(parsed.model, principal_of(request), request.state.timeline) as (model, limits):
+
+        def work() -> Response:
+            text = parsed.rendered(model.template, model.tokenizer, limits, model.dialect)
+            return _json({"prompt": text}, parsed)
+
+        return await off_loop(len(body), work)
 
 
 async def _body(request: Request, state: AppState) -> bytes:

@@ -41,6 +41,13 @@ class HttpSource:
             raise Unavailable(f"what answers at {self.name} is no tailrace server of this version")
         return found
 
+    async def models(self) -> list[dict[str, Any]]:
+        """As GET /admin/models answers."""
+        found = await self._ask("GET", "/admin/models")
+        if not (isinstance(found, dict) and isinstance(found.get("models"), list)):
+            raise Unavailable(f"what answers at {self.name} is no tailrace server of this version")
+        return list(found["models"])
+
     async def cancel(self, request_id: str) -> None:
         await self._ask("POST", f"/admin/requests/{quote(request_id, safe='')}/cancel")
 

@@ -10,6 +10,7 @@ from tailrace.engine.models.metadata import Metadata
 from tailrace.engine.models.rope import Rope
 from tailrace.engine.weights.dequant import DEQUANTIZABLE
 from tailrace.frozen import frozen
+from tailrace.types import Pooling
 
 MAX_CONTEXT = 1 << 20  # tokens; the rope tables are computed for all of them
 
@@ -70,6 +71,7 @@ class ModelSpec:
     attention_scale: float = 0.0
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
+    pooling: Pooling = Pooling.MEAN  # how the vector of a text is made of its tokens' hidden states
 
     @property
     def tied(self) -> bool:

@@ -47,6 +47,7 @@ def read_decoder(
         final_norm="output_norm.weight",
         head=HEAD if HEAD in metadata.file.tensors else EMBEDDING,
         blocks=tuple(layer(index) for index in range(layers)),
+        pooling=metadata.pooling(),
         **departures,
     )
     check_dimensions(spec, metadata)

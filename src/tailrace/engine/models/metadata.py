@@ -7,6 +7,9 @@ from typing import Any
 
 from tailrace.engine.weights.checkpoint import Checkpoint
 from tailrace.errors import ModelFileError
+from tailrace.types import Pooling
+
+_POOLINGS = {0: Pooling.MEAN, 1: Pooling.MEAN, 2: Pooling.FIRST, 3: Pooling.LAST}  # 0: none is stated
 
 
 class Metadata:
@@ -40,6 +43,13 @@ class Metadata:
     def cap(self, key: str) -> float:
         """A finite number above zero, or 0 where there is none."""
         return self.number(key) if self.has(key) else 0.0
+
+    def pooling(self) -> Pooling:
+        """What the model was trained for, where it says so; the mean, of which every token is a part, where not."""
+        value = self.values.get(self._name("pooling_type"), 1)
+        if value not in _POOLINGS:
+            raise self.error(f"metadata {self._name('pooling_type')!r} is {value!r}; {sorted(_POOLINGS)} can be used.")
+        return _POOLINGS[value]
 
     def text(self, key: str, default: str) -> str:
         value = self.values.get(self._name(key), default)

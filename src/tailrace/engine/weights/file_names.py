@@ -12,6 +12,7 @@ INDEX = f"{WEIGHTS}.index.json"
 TEMPLATE = "chat_template.jinja"
 TEMPLATE_JSON = "chat_template.json"  # of older folders
 MORE_TEMPLATES = "additional_chat_templates"  # a folder of NAME.jinja
+POOLING = "1_Pooling/config.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 # One of several GGUF files of a model.

@@ -18,9 +18,11 @@ import numpy.typing as npt
 from tailrace import _native
 from tailrace.engine.cpus import engine_threads
 from tailrace.engine.models.base import ModelSpec
+from tailrace.engine.models.bert import EncoderSpec
 from tailrace.engine.models.registry import describe
 from tailrace.engine.store.digest import remembered_sha256, sha256_file, sha256_files
 from tailrace.engine.weights.checkpoint import Checkpoint
+from tailrace.engine.weights.encoder import EncoderSource
 from tailrace.engine.weights.even_keys import even_keys
 from tailrace.engine.weights.open import open_checkpoint
 from tailrace.engine.weights.pack import EMBEDDING, STORED_EMBEDDINGS, Progress, pack_weights
@@ -74,13 +76,13 @@ def load_model(
     used and ConfigError for an option that cannot.
     """
     variant = _variant(isa)
-    storage = _storage(weights, variant)
     file = open_checkpoint(path)
     spec = describe(file)
+    storage = _storage(weights, variant, spec)
     max_context = _context(max_context, spec)
     if threads < 0:
         raise ConfigError(f"threads is {threads}; use 0 for one on each usable core.", param="threads")
-    source = WeightSource(file, spec)
+    source = EncoderSource(file, spec) if isinstance(spec, EncoderSpec) else WeightSource(file, spec)
     threads = threads or engine_threads()
     progress = progress or _silent
     progress("checking the file", 0.0)
@@ -120,9 +122,11 @@ def _variant(isa: str) -> str:
     return isa
 
 
-def _storage(weights: str, variant: str) -> str:
+def _storage(weights: str, variant: str, spec: ModelSpec) -> str:
     if weights not in WEIGHTS:
         raise ConfigError(f"weights {weights!r} is unknown; it is one of {', '.join(WEIGHTS)}.", param="weights")
+    if isinstance(spec, EncoderSpec):  # small, and rounding it to 8 bits would move vectors by as much as texts differ
+        return "bf16"
     return _native.preferred_format(variant, "affine4") if weights == "auto" else weights
 
 
@@ -166,6 +170,8 @@ def recipe() -> str:
 
 
 def _native_spec(spec: ModelSpec, max_context: int) -> _native.ModelSpec:
+    if isinstance(spec, EncoderSpec):
+        return _encoder_spec(spec, max_context)
     return {
         "layers": spec.layers,
         "hidden": spec.hidden,
@@ -186,6 +192,21 @@ def _native_spec(spec: ModelSpec, max_context: int) -> _native.ModelSpec:
     }
 
 
+def _encoder_spec(spec: EncoderSpec, max_context: int) -> _native.ModelSpec:
+    return {
+        "layers": spec.layers,
+        "hidden": spec.hidden,
+        "heads": spec.heads,
+        "kv_heads": spec.kv_heads,
+        "head_dim": spec.head_dim,
+        "ffn": spec.ffn,
+        "vocab": spec.vocab,
+        "norm_eps": spec.norm_eps,
+        "max_positions": max_context,
+        "encoder": True,
+    }
+
+
 def _set_parts(model: _native.Model, source: WeightSource, packed: Packed, max_context: int) -> dict[str, int]:
     """Hand every part over; returns bytes by format."""
     sizes: dict[str, int] = {}
@@ -198,7 +219,10 @@ def _set_parts(model: _native.Model, source: WeightSource, packed: Packed, max_c
     rows, fmt = _embedding(source, packed)
     model.set_embedding(rows, fmt)
     sizes[f"embedding {fmt}"] = rows.nbytes
-    for name, weight in even_keys(source.norms(), source.spec).items():
+    if isinstance(source, EncoderSource):
+        model.set_positions(source.positions(max_context))
+    norms = source.norms()
+    for name, weight in (norms if isinstance(source, EncoderSource) else even_keys(norms, source.spec)).items():
         model.set_norm(name, weight)
     for name, bias in source.biases().items():
         model.set_bias(name, bias)

@@ -14,12 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.engine.models.hf import ROPE_FACTORS, FolderConfig
+from tailrace.engine.models.hf_bert import ARCHITECTURE as BERT
+from tailrace.engine.models.hf_bert import BertConfig
 from tailrace.engine.weights.checkpoint import TensorInfo, TensorType, read_json
 from tailrace.engine.weights.dequant import PLAIN, dequantize
 from tailrace.engine.weights.file_names import (
     CONFIG,
     INDEX,
     MORE_TEMPLATES,
+    POOLING,
     TEMPLATE,
     TEMPLATE_JSON,
     TOKENIZER_FILES,
@@ -33,6 +36,7 @@ from tailrace.text.tokenizer import Tokenizer
 MAX_SETTINGS = 1 << 20  # bytes of config.json and templates
 MAX_TABLE = 1 << 24  # bytes of tables that grow with the model: the index, tokenizer_config.json
 _F32 = TensorType("F32", 1, 4)
+_POOLINGS = {"mean_tokens": 1, "cls_token": 2, "lasttoken": 3}
 
 U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
@@ -45,7 +49,7 @@ class SafetensorsFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        config = FolderConfig(read_json(path / CONFIG, MAX_SETTINGS), str(path / CONFIG))
+        config = _config(read_json(path / CONFIG, MAX_SETTINGS), str(path / CONFIG))
         self._shards = _open_shards(path)
         settings = [path / name for name in (CONFIG, *TOKENIZER_FILES) if (path / name).is_file()]
         self.files = (*settings, *(shard.path for shard in self._shards))
@@ -54,6 +58,7 @@ class SafetensorsFolder:
         self._from_one: set[str] = set()
         self.tensors = dict(self._named(config))
         self.metadata: dict[str, Any] = {"general.name": path.absolute().name, **config.metadata(), **_texts(path)}
+        self.metadata |= _pooling(path, str(self.metadata["general.architecture"]))
 
     def raw(self, name: str) -> U8:
         """The stored bytes as uint8 [rows, bytes per row], read-only; a vector is one row."""
@@ -68,7 +73,7 @@ class SafetensorsFolder:
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.from_hf(self.path)
 
-    def _named(self, config: FolderConfig) -> Iterator[tuple[str, TensorInfo]]:
+    def _named(self, config: FolderConfig | BertConfig) -> Iterator[tuple[str, TensorInfo]]:
         for shard in self._shards:
             for info in shard.tensors.values():
                 name = config.name_of(info.name)
@@ -85,6 +90,23 @@ class SafetensorsFolder:
         if factors is not None:
             self._made[ROPE_FACTORS] = factors
             yield ROPE_FACTORS, TensorInfo(ROPE_FACTORS, factors.shape, _F32, 0, factors.nbytes)
+
+
+def _config(values: dict[str, Any], where: str) -> FolderConfig | BertConfig:
+    return BertConfig(values, where) if values.get("architectures") == [BERT] else FolderConfig(values, where)
+
+
+def _pooling(folder: Path, architecture: str) -> dict[str, int]:
+    """How a text's vector is made, where the folder says so as sentence-transformers writes it."""
+    where = folder / POOLING
+    values = read_json(where, MAX_SETTINGS) if where.is_file() else {}
+    chosen = [kind for mode, kind in _POOLINGS.items() if values.get(f"pooling_mode_{mode}")]
+    others = [key for key, on in values.items() if on is True and key.startswith("pooling_mode_")]
+    if len(others) > 1 or (others and not chosen):
+        raise ModelFileError(
+            f"{where}: {', '.join(sorted(others))} is asked for; one of {', '.join(_POOLINGS)} can be."
+        )
+    return {f"{architecture}.pooling_type": chosen[0]} if chosen else {}
 
 
 def _open_shards(folder: Path) -> list[SafetensorsFile]:
