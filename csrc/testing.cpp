@@ -100,6 +100,34 @@ nb::tuple norm(const std::string& variant, const std::string& fmt, const AnyArra
   return nb::make_tuple(sum.object, normed.object, read_rows(kernels, w.view, rows.view));
 }
 
+nb::object layer_norm(const std::string& variant, const AnyArray& x, const AnyArray& delta, const AnyArray& delta_bias,
+                      const AnyArray& weight, const AnyArray& bias, float eps) {
+  const Kernels& kernels = find_variant(variant);
+  const int m = axis_size(x, "x", 0), k = axis_size(x, "x", 1);
+  NewArray<float> out({static_cast<size_t>(m), static_cast<size_t>(k)});
+  std::memcpy(out.data, array_data<float>(x, "x", {m, k}), sizeof(float) * m * k);
+  LayerNormTask task;
+  task.residual = out.data, task.hidden = k, task.eps = eps;
+  task.delta = row_major(array_data<float>(delta, "delta", {m, k}), k);
+  task.delta_bias = array_data<float>(delta_bias, "delta_bias", {k});
+  task.weight = array_data<float>(weight, "weight", {k});
+  task.bias = array_data<float>(bias, "bias", {k});
+  for (int r = 0; r < m; ++r) kernels.layer_norm_row(task, r);
+  return out.object;
+}
+
+// Rounded to bf16, as bits.
+nb::object gelu(const std::string& variant, const AnyArray& x, const AnyArray& bias, const AnyArray& wide) {
+  const Kernels& kernels = find_variant(variant);
+  const int m = axis_size(x, "x", 0), k = axis_size(x, "x", 1);
+  const OwnedLinear w = consumer_of("bf16", 32, k, nullptr, std::nullopt, wide);
+  Rows rows(kernels, w.view, m);
+  Work work(kernels, k, 32, 1);
+  const GeluTask task{row_major(array_data<float>(x, "x", {m, k}), k), array_data<float>(bias, "bias", {k}), &w.view, rows.view};
+  for (int r = 0; r < m; ++r) kernels.gelu_row(task, r, work.scratch);
+  return nb::object(read_rows(kernels, w.view, rows.view)[0]);
+}
+
 // A clock that other processes do not disturb when one thread does all the work: its own CPU time; else wall time.
 double clock_of(int threads) {
   timespec t;
@@ -445,6 +473,9 @@ void bind_testing(nb::module_& m) {
   m.def("quantize", &quantize, nb::arg("variant"), nb::arg("fmt"), nb::arg("x"), nb::arg("wide"));
   m.def("norm", &norm, nb::arg("variant"), nb::arg("fmt"), nb::arg("residual"), nb::arg("delta").none(), nb::arg("weight"),
         nb::arg("eps"), nb::arg("wide"), nb::arg("delta_weight").none() = nb::none());
+  m.def("layer_norm", &layer_norm, nb::arg("variant"), nb::arg("x"), nb::arg("delta"), nb::arg("delta_bias"), nb::arg("weight"),
+        nb::arg("bias"), nb::arg("eps"));
+  m.def("gelu", &gelu, nb::arg("variant"), nb::arg("x"), nb::arg("bias"), nb::arg("wide"));
   m.def("gemm", &gemm, nb::arg("variant"), nb::arg("fmt"), nb::arg("packed"), nb::arg("n"), nb::arg("scale").none(), nb::arg("wide"),
         nb::arg("x"), nb::arg("gate"), nb::arg("team"), nb::arg("repeats") = 1);
   m.def("embed", &embed, nb::arg("variant"), nb::arg("rows"), nb::arg("fmt"), nb::arg("hidden"), nb::arg("tokens"),

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 from zlib import crc32
 
+import numpy as np
+
 from tailrace.backends.base import no_grammars
 from tailrace.clock import Clock, SystemClock
 from tailrace.errors import InvalidRequest, Unsupported
@@ -33,10 +35,12 @@ from tailrace.types import (
     TokenEvent,
     TokenLogprob,
     Tokens,
+    Vector,
 )
 
 END, START, TURN_END = 256, 257, 258
 BLOCK = 16  # tokens in a KV block of the fake
+EMBEDDING = 32  # numbers in its vectors
 _WORDS = ("river", "stone", "lamp", "쌈밥", "Žďár", "ไทย", "𠮷野家", "👩🏽‍🚀", "the", "and", "over", "green", "slow")
 
 Script = Callable[[GenerateRequest, int], Iterable[int]]
@@ -65,6 +69,12 @@ def babble(request: GenerateRequest, index: int) -> Iterable[int]:
 def say(text: str) -> Script:
     """A script that answers everything with this text."""
     return lambda request, index: text.encode()
+
+
+def letters(request: GenerateRequest) -> Vector:
+    """A prompt's vector: how often each byte is in it, modulo EMBEDDING."""
+    counts = np.bincount(request.prompt[request.prompt < 256] % EMBEDDING, minlength=EMBEDDING)
+    return counts.astype(np.float32)
 
 
 @dataclass(slots=True)
@@ -110,7 +120,9 @@ class FakeBackend:
         manual: bool = False,
     ) -> None:
         self.tokenizer = tokenizer or fake_tokenizer()
-        self.caps = Capabilities(("fake",), max_context, self.tokenizer.vocab_size, max_sequences, block_tokens=BLOCK)
+        self.caps = Capabilities(
+            ("fake",), max_context, self.tokenizer.vocab_size, max_sequences, block_tokens=BLOCK, embedding=EMBEDDING
+        )
         self._blocks_total = kv_blocks or max_sequences * -(-max_context // BLOCK)
         self.healthy = Health(True)
         self.started_ids: list[str] = []  # every request that was given a slot, in order
@@ -300,6 +312,8 @@ class FakeBackend:
 
     def _decode(self, job: _Job, choice: _Choice) -> TokenEvent:
         stop = job.request.stop
+        if job.request.pooling is not None:
+            return self._end(job, choice, FinishReason.LENGTH, TokenEvent(choice.index, embedding=letters(job.request)))
         if stop.max_tokens == 0:
             return self._end(job, choice, FinishReason.LENGTH)
         token = next(iter(choice.tokens))

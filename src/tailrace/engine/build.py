@@ -102,10 +102,12 @@ def assemble(
     )
     runner = _runner(loaded, capacity, config, tokenizer, MaskMaker(loaded.spec.vocab, tokenizer.end_ids))
     turns = None if beside is None else beside.arbiter.join()
-    measure = partial(
-        calibrate, runner, kv, clock, slots=limits.max_sequences, max_context=limits.max_context, turns=turns,
-        encoder=encoder,
-    )  # fmt: skip
+
+    def measure() -> F64:
+        return calibrate(
+            runner, kv, clock, slots=limits.max_sequences, max_context=limits.max_context, turns=turns, encoder=encoder
+        )
+
     cost, keep = step_costs(_cost_file(cache_dir, loaded, capacity.kv), measure, config)
     budget: ChunkBudget = FixedBudget(config.chunk_tokens) if config.chunk_tokens else cost
     if turns is not None:

