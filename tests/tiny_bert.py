@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 F32 = npt.NDArray[np.float32]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LETTERS = "abcdefghijklmnopqrstuvwxyz.,!"
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?-:"  # with the words more than the 97 tokens that a calibration uses
 WORDS = ("the", "river", "stone", "##s", "lamp", "over", "green", "##er")
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from tailrace.cli.serve import example, importing
 from tailrace.config import load
 from tailrace.llm.ready import served_name
 from tests.tiny import write_tiny_gguf
+from tests.tiny_bert import write_tiny_bert
 
 SERVE = ("serve", "--port", "0", "--threads", "1", "--kv-memory", "8MiB")
 
@@ -74,6 +77,39 @@ def test_serve_answers_says_what_it_runs_and_stops_cleanly(model: Path, tmp_path
         assert answer["model"] == "tiny"
         assert answer["usage"]["completion_tokens"] > 0
         assert post(url + "/tokenize", {"prompt": "hello world"})["count"] > 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=120) == 0
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=120) as response:
+        return json.load(response)
+
+
+def test_several_models_share_a_server(model: Path, tmp_path: Path) -> None:
+    """The second is loaded when a request asks for it; what is broken fails its own requests."""
+    encoder = write_tiny_bert(tmp_path / "tiny-bert")
+    broken = tmp_path / "broken.gguf"
+    shutil.copy(model, broken)
+    arguments = (str(model), str(encoder), str(broken), "--store", str(tmp_path / "store"))
+    with server(*arguments) as (process, lines):
+        url = next(re.findall(r"http://\S+", line)[0] for line in lines if line.startswith("ready"))
+        cards = get(url + "/v1/models")["data"]
+        assert [(card["id"], card["loaded"]) for card in cards] == [
+            ("tiny", True), ("tiny-bert", False), ("broken", False)
+        ]  # fmt: skip
+        broken.write_bytes(b"GGUF")
+        found = post(url + "/v1/embeddings", {"model": "tiny-bert", "input": ["the river", "green stones"]})
+        assert [len(entry["embedding"]) for entry in found["data"]] == [64, 64]
+        assert len(post(url + "/v1/embeddings", {"input": "hello"})["data"][0]["embedding"]) == 64
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            post(url + "/v1/completions", {"model": "broken", "prompt": "hello"})
+        assert failed.value.code == 503
+        assert json.load(failed.value)["error"]["code"] == "model_load_failed"
+        assert post(url + "/v1/completions", {"model": "tiny", "prompt": "hello"})["usage"]["completion_tokens"] > 0
+        listed = subprocess.run(program("ps", "--url", url, "--json"), capture_output=True, text=True, check=True)
+        states = {line["name"]: (line["state"], line["memory_bytes"] > 0) for line in json.loads(listed.stdout)}
+        assert states == {"tiny": ("loaded", True), "tiny-bert": ("loaded", True), "broken": ("failed", False)}
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=120) == 0
 

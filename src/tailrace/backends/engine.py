@@ -21,7 +21,7 @@ from tailrace.engine.outlook import prefill
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.sequence import Group, State
 from tailrace.engine.stats import EngineStats
-from tailrace.errors import InvalidRequest, Unavailable
+from tailrace.errors import InvalidRequest, Unavailable, Unsupported
 from tailrace.types import (
     Capabilities,
     GenerateRequest,
@@ -227,6 +227,8 @@ class EngineBackend:
     def _submit(self, request: GenerateRequest, grammar: CompiledGrammar | None) -> _Stream:
         if self._draining:
             raise Unavailable("the server is shutting down", retry_after=1.0)
+        if request.pooling is None and not self.caps.generates:
+            raise Unsupported("this model makes embeddings, no text", param="model")
         self._scheduler.validate(request)
         if request.id in self._streams:
             raise InvalidRequest(f"a request with id {request.id!r} is already running", param="id")

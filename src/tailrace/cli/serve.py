@@ -42,7 +42,7 @@ def _load_and_serve(config: Config, listener: socket, begin: float) -> None:
     with importing("tailrace.api.server"):
         fleet = Fleet(config.engine, clock)
         model = fleet.ready(fleet.names[0], show=True)
-    if model.template is None:
+    if model.template is None and model.parts.generates:
         show_warning("the model has no chat template: chat routes answer 400; give one with --chat-template FILE")
     print_model(model, config)
     gc.freeze()  # what start-up made lives as long as the process: later collections need not look at it
@@ -124,14 +124,19 @@ def print_model(model: Model, config: Config) -> None:
 
 
 def print_ready(url: str, model: Model, key: bool, seconds: float) -> None:
-    print(f"{bold('ready')} after {seconds:.1f} s at {bold(url)}\n")
-    print(example(url, model.name, model.template is not None, key), flush=True)
+    print(f"{bold('ready')} after {seconds:.1f} s at {bold(url)}
+")
+    line = example(url, model.name, model.template is not None, key, generates=model.parts.generates)
+    print(line, flush=True)
 
 
-def example(url: str, name: str, chat: bool, key: bool) -> str:
+def example(url: str, name: str, chat: bool, key: bool, *, generates: bool = True) -> str:
     """A curl line that works as it is (with a key of the caller's, where one is needed)."""
-    asked: dict[str, object] = {"messages": [{"role": "user", "content": "Hello!"}]} if chat else {"prompt": "Once"}
-    path = "chat/completions" if chat else "completions"
+    path, asked = "completions", dict[str, object](prompt="Once", max_tokens=64)
+    if chat:
+        path, asked = "chat/completions", {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64}
+    elif not generates:
+        path, asked = "embeddings", {"input": "Hello!"}
     bearer = " -H 'Authorization: Bearer YOUR_KEY'" if key else ""
-    body = json.dumps({"model": name, **asked, "max_tokens": 64}).replace("'", "'\\''")
+    body = json.dumps({"model": name, **asked}).replace("'", "'\\''")
     return f"curl {url}/v1/{path}{bearer} -H 'Content-Type: application/json' -d '{body}'"

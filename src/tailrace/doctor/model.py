@@ -19,6 +19,7 @@ from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.models.registry import describe
 from tailrace.engine.store.store import Store
 from tailrace.engine.weights.checkpoint import Checkpoint
+from tailrace.engine.weights.encoder import source_of
 from tailrace.engine.weights.open import open_checkpoint
 from tailrace.engine.weights.pack import STORED_EMBEDDINGS
 from tailrace.engine.weights.source import Linear, WeightSource
@@ -55,7 +56,7 @@ def model_findings(machine: Machine, config: EngineConfig, speed: Speed | None) 
         return
     yield _identity(checkpoint, spec)
     yield _chat(checkpoint)
-    needs = model_needs(WeightSource(checkpoint, spec))
+    needs = model_needs(source_of(checkpoint, spec))
     mode = _chosen(machine, config)
     kv = stored_kv(config.kv, spec, mode)
     yield _weights(needs, mode, kv)

@@ -87,9 +87,7 @@ class NativeRunner:
             more = self._hidden_rows(plan, starts)
             hidden_only, wanted = len(more), np.concatenate([wanted, more])
         tables = self._tables[: len(rows)]
-        self._model.begin(
-            self._kv, tokens, starts, firsts, tables, wanted, hidden_only, adapters=adapters_of(rows)
-        )
+        self._model.begin(self._kv, tokens, starts, firsts, tables, wanted, hidden_only, adapters=adapters_of(rows))
         if self._masks is not None:
             self._masks.begin(plan)
 

@@ -27,4 +27,4 @@ def stored_kv(asked: str, spec: ModelSpec, weights: str) -> Kv:
 def kv_token_bytes(spec: ModelSpec, kv: Kv) -> int:
     """Memory of one token over all layers."""
     vector = 2 * spec.head_dim if kv == "bf16" else spec.head_dim + 4
-    return 2 * spec.layers * spec.kv_heads * vector
+    return 2 * spec.kv_layers * spec.kv_heads * vector

@@ -77,6 +77,11 @@ class ModelSpec:
     def tied(self) -> bool:
         return self.head == self.embedding
 
+    @property
+    def kv_layers(self) -> int:
+        """Layers whose keys and values are kept."""
+        return self.layers
+
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor the executor needs, with its shape in NumPy order."""
         q_rows, kv_rows = self.heads * self.head_dim, self.kv_heads * self.head_dim

@@ -25,6 +25,11 @@ class EncoderSpec(ModelSpec):
 
     types: int = 2  # kinds of tokens; texts here have the first
 
+    @property
+    def kv_layers(self) -> int:
+        """One for all: a text's keys are of no use behind their layer."""
+        return 1
+
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         hidden, ffn = self.hidden, self.ffn
         shapes: dict[str, tuple[int, ...]] = {

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from tailrace.engine.models.base import ModelSpec
 from tailrace.engine.models.bert import EMBED_NORM, POSITIONS, TYPES, EncoderSpec
 from tailrace.engine.weights.blocks import F32
+from tailrace.engine.weights.checkpoint import Checkpoint
 from tailrace.engine.weights.source import Linear, WeightSource
+
+
+def source_of(file: Checkpoint, spec: ModelSpec) -> WeightSource:
+    """The reader of a model's weights, whatever kind it is."""
+    return EncoderSource(file, spec) if isinstance(spec, EncoderSpec) else WeightSource(file, spec)
 
 
 class EncoderSource(WeightSource):

@@ -22,7 +22,7 @@ from tailrace.engine.models.bert import EncoderSpec
 from tailrace.engine.models.registry import describe
 from tailrace.engine.store.digest import remembered_sha256, sha256_file, sha256_files
 from tailrace.engine.weights.checkpoint import Checkpoint
-from tailrace.engine.weights.encoder import EncoderSource
+from tailrace.engine.weights.encoder import EncoderSource, source_of
 from tailrace.engine.weights.even_keys import even_keys
 from tailrace.engine.weights.open import open_checkpoint
 from tailrace.engine.weights.pack import EMBEDDING, STORED_EMBEDDINGS, Progress, pack_weights
@@ -82,7 +82,7 @@ def load_model(
     max_context = _context(max_context, spec)
     if threads < 0:
         raise ConfigError(f"threads is {threads}; use 0 for one on each usable core.", param="threads")
-    source = EncoderSource(file, spec) if isinstance(spec, EncoderSpec) else WeightSource(file, spec)
+    source = source_of(file, spec)
     threads = threads or engine_threads()
     progress = progress or _silent
     progress("checking the file", 0.0)
