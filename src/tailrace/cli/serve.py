@@ -124,8 +124,7 @@ def print_model(model: Model, config: Config) -> None:
 
 
 def print_ready(url: str, model: Model, key: bool, seconds: float) -> None:
-    print(f"{bold('ready')} after {seconds:.1f} s at {bold(url)}
-")
+    print(f"{bold('ready')} after {seconds:.1f} s at {bold(url)}\n")
     line = example(url, model.name, model.template is not None, key, generates=model.parts.generates)
     print(line, flush=True)
 
