@@ -74,8 +74,7 @@ async def random_model() -> AsyncIterator[httpx.AsyncClient]:
         replace(parts(slots=4, drafter=GrammarDrafter(None)), grammars=compiler), "fake", SystemClock()
     )
     backend.start()
-    state = make_state(backend)
-    state.tokenizer = tokenizer()
+    state = make_state(backend, tokens=tokenizer())
     async with in_process(state) as made:
         yield made
     backend.close()

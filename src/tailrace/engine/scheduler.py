@@ -396,8 +396,8 @@ class Scheduler:
         kv, blocked = self.kv, self._blocked
         if self.running and blocked is not None and blocked[0] is sequence and blocked[1] >= kv.available:
             return False
-        key = sequence.group.request.cache_key
-        table = kv.open(sequence.tokens[: sequence.known], key, reuse=sequence.takes_prefix)
+        known, group = sequence.tokens[: sequence.known], sequence.group
+        table = kv.open(known, group.request.cache_key, reuse=sequence.takes_prefix)
         spare = len(self.running) + len(sequence.followers) if self.running else 0
         need = kv.blocks_for(sequence.known) - len(table.blocks)
         if need + spare > kv.available or not kv.reserve(table, kv.matched(table), sequence.known):
@@ -417,7 +417,7 @@ class Scheduler:
         if sequence.group.started is None:
             sequence.group.started = now
         if not sequence.computed:  # else it was parked
-            _reuse(sequence, self.kv.matched(sequence.table))
+            sequence.reuse(self.kv.matched(sequence.table))
         if not sequence.preemptions:
             self.standings.came(sequence.group.request, sequence.todo, now)
         insort(self.running, sequence, key=Sequence.order)
@@ -465,7 +465,7 @@ class Scheduler:
         if sequence.group.computes_all or sequence.computed != self.kv.matched(table):
             return
         if self.kv.prefix_cache:
-            _reuse(sequence, self.kv.extend(table, sequence.tokens[: sequence.known]))
+            sequence.reuse(self.kv.extend(table, sequence.tokens[: sequence.known]))
 
     def _bounded(self, draft: StepDraft, sequence: Sequence, count: int) -> int:
         if sequence.scored < sequence.group.prompt_tokens and sequence.group.wants_scores:
@@ -592,12 +592,3 @@ def _failure(sequence: Sequence) -> TailraceError:
     if constraint is not None and constraint.broken:
         return constraint.error()
     return InternalError("the model produced no valid numbers for this request")
-
-
-def _reuse(sequence: Sequence, computed: int) -> None:
-    """`computed` tokens are there without computing them; those never computed before count as cached."""
-    group = sequence.group
-    if computed > sequence.peak:
-        group.cached += max(0, min(computed, group.prompt_tokens) - min(sequence.peak, group.prompt_tokens))
-        sequence.peak = computed
-    sequence.computed = computed

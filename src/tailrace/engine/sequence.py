@@ -98,6 +98,14 @@ class Sequence:
         self.tokens[: group.prompt_tokens] = group.request.prompt
         self.known = group.prompt_tokens
 
+    def reuse(self, computed: int) -> None:
+        """`computed` tokens are there without computing them; those never computed before count as cached."""
+        group = self.group
+        if computed > self.peak:
+            group.cached += max(0, min(computed, group.prompt_tokens) - min(self.peak, group.prompt_tokens))
+            self.peak = computed
+        self.computed = computed
+
     def append(self, token: int) -> None:
         self.tokens[self.known] = token
         self.known += 1

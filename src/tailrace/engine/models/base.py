@@ -6,6 +6,8 @@ shapes and readable types, none left over that would silently be ignored. Knows 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tailrace.engine.models.metadata import Metadata
 from tailrace.engine.models.rope import Rope
 from tailrace.engine.weights.dequant import DEQUANTIZABLE
@@ -43,7 +45,7 @@ class LayerTensors:
     rope: int = 0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)  # an encoder's inherits from it
 class ModelSpec:
     """The declaration of one model. `head` is the embedding's tensor when the two are tied.
 
