@@ -27,7 +27,7 @@ import uvloop
 from benchmarks.serving.light_client import Connection
 
 from tailrace.api.server import Service
-from tailrace.api.state import AppState
+from tailrace.api.state import AppState, one_model
 from tailrace.config import ApiConfig, Config, EngineConfig
 from tailrace.control.pipeline import Pipeline
 from tailrace.llm.ready import Model, ready_model
@@ -121,7 +121,8 @@ async def measure(model: Model, config: Config, load: Load, rounds: int) -> None
     metrics = Metrics()
     model.backend.start()
     pipeline = Pipeline(model.backend, config.control, model.clock, metrics)
-    service = Service(AppState(config, pipeline, model.tokenizer, model.template, metrics, model.clock))
+    models = one_model(pipeline, model.tokenizer, model.template, config, model.clock)
+    service = Service(AppState(config, pipeline, models, metrics, model.clock))
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(service.run(on_listening=listening.set_result, signals=False))
     url, found = await listening, dict[str, list[Round]](direct=[], http=[])
