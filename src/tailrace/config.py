@@ -90,6 +90,8 @@ class ApiConfig:
     api_keys: tuple[str, ...] = knob((), "accepted key, or sha256:HEX of one; may be repeated", unit="key")
     admin_keys: tuple[str, ...] = knob((), "as api keys, for /admin routes too; may be repeated", unit="key")
     api_key_file: str = knob("", "file of accepted keys, one a line; # starts a comment")
+    loras: tuple[str, ...] = knob((), "NAME=PATH of an adapter (PEFT's folder) on the first model; may be repeated")
+    lora_folder: str = knob("", "folder from which adapters may be loaded while serving; empty: none are")
     max_body_bytes: int = knob(8 * 1024 * 1024, "largest request body", unit="bytes", low=1024)
     max_choices: int = knob(16, "largest n", low=1, high=1024)
     max_logprobs: int = knob(20, "largest number of alternatives per token", low=0, high=1024)

@@ -110,6 +110,7 @@ class Adapter:
     name: str
     key: bytes  # KEY_BYTES long
     weights: object
+    base: str = ""  # name of the model
 
 
 KEY_BYTES = 8
@@ -152,6 +153,11 @@ class GenerateRequest:
     shown_ids: tuple[int, ...] = ()  # control tokens whose names are part of the answer's text
     adapter: Adapter | None = None
     pooling: Pooling | None = None  # the answer is one vector and no token; `stop.max_tokens` is 0 then, and `n` 1
+
+    @property
+    def base_model(self) -> str:
+        """Name of the model that computes it; `model` is the adapter's where there is one."""
+        return self.model if self.adapter is None else self.adapter.base
 
     @property
     def cache_key(self) -> bytes:

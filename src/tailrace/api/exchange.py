@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from math import inf
 from os import urandom
 from typing import Any
@@ -37,7 +38,7 @@ from tailrace.protocol.ask import Ask
 from tailrace.protocol.body import parse, unknown_fields
 from tailrace.protocol.form import Form
 from tailrace.protocol.sampling import Asking, Limits
-from tailrace.types import TokenEvent
+from tailrace.types import Adapter, TokenEvent
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +73,19 @@ class Route:
 
 @frozen
 class Work:
-    """A request as it goes to its model: its body, who sends it, the size in bytes of what it says, and what bounds
-    it."""
+    """A request as it goes to its model: its body, who sends it, the size in bytes of what it says, what bounds it, and
+    what is added to the model's weights."""
 
     parsed: Any
     caller: Caller
     size: int
     limits: Limits
+    adapter: Adapter | None = None
+
+    def with_adapter(self, ask: Ask) -> Ask:
+        if self.adapter is None:
+            return ask
+        return replace(ask, requests=tuple(replace(one, adapter=self.adapter) for one in ask.requests))
 
 
 class Exchange(Response):
@@ -127,6 +134,8 @@ class Exchange(Response):
         parsed = await off_loop(len(body), lambda: self._parse(body))
         models, tenant = self._state.models, self._principal.tenant
         served = models.find(parsed.model, tenant)
+        if served.adapter is not None:
+            self._timeline.facts["adapter"] = served.name
         known = served.loaded
         limits = self._checked(parsed, served.name, known)
         warning = unknown_fields(parsed)
@@ -143,7 +152,7 @@ class Exchange(Response):
         try:
             if model is not known:
                 limits = self._checked(parsed, served.name, model)
-            await self._answer(place, Work(parsed, caller, size, limits), model, send)
+            await self._answer(place, Work(parsed, caller, size, limits, served.adapter), model, send)
         finally:
             place.release()
             models.let_go(served)
@@ -152,6 +161,7 @@ class Exchange(Response):
         try:
             self._timeline.enter(Phase.RENDER)
             ask = await off_loop(work.size, lambda: self._route.ask(work.parsed, self._id, model, work.limits))
+            ask = work.with_adapter(ask)
             session = await Session.open(self._state.pipeline, place, ask.requests, self._timeline, work.caller)
         except RequestError as error:
             work.parsed.rename(error)

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from tailrace.api.table import Table
+from tailrace.protocol.adapters import LoadAdapter, UnloadAdapter
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
 from tailrace.protocol.messages.request import CountRequest, MessagesRequest
@@ -39,6 +40,8 @@ _BODIES: tuple[type[BaseModel], ...] = (
     TokenizeRequest,
     DetokenizeRequest,
     ApplyTemplateRequest,
+    LoadAdapter,
+    UnloadAdapter,
 )
 _KEY = "An API key; only asked for when the server has keys."
 _MEANING = {

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from tailrace.clock import Clock, SystemClock
 from tailrace.config import Config
+from tailrace.control.adapters import Adapters
 from tailrace.control.keys import Principal
 from tailrace.control.models import Loaded, Models
 from tailrace.control.pipeline import Pipeline
@@ -30,6 +31,7 @@ class AppState:
     metrics: Metrics
     clock: Clock = field(default_factory=SystemClock)
     records: Records = field(default_factory=Records)
+    adapters: Adapters = field(init=False)
     started: float = field(init=False)  # seconds since the epoch
     responses: ResponseStore = field(init=False)
     _known: dict[str, tuple[Loaded | None, Limits]] = field(default_factory=dict, init=False)  # by model
@@ -37,6 +39,7 @@ class AppState:
     def __post_init__(self) -> None:
         self.started = self.clock.wall()
         self.responses = MemoryResponses(self.config.api.response_memory)
+        self.adapters = Adapters(self.models, self.config.api.lora_folder)
 
     def limits_of(self, principal: Principal, name: str, model: Loaded | None) -> Limits:
         """What requests for the model of this name are checked against: its own and the server's bounds, narrowed to

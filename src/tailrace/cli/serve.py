@@ -94,8 +94,10 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> None:
     models = Models(fleet.names, fleet, pipeline, clock, keep_alive=engine.keep_alive, memory=engine.models_memory)
     models.adopt(model.name, fleet.started(model))
     try:
+        state = AppState(config, pipeline, models, metrics, clock)
+        state.adapters.at_start(config.api.loras)
         await serve(
-            AppState(config, pipeline, models, metrics, clock),
+            state,
             listener=start.listener,
             on_listening=lambda url: print_ready(url, model, not tenants.open, time.monotonic() - start.begin),
         )

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Thread
 from typing import Protocol, TypeVar
 
@@ -27,6 +28,7 @@ from tailrace.protocol.sampling import pick_model
 from tailrace.text.parsers.dialect import Dialect
 from tailrace.text.template import ChatTemplate
 from tailrace.text.tokenizer import Tokenizer
+from tailrace.types import Adapter
 from tailrace.units import human_bytes
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,8 @@ def _nothing() -> None:
 
 @dataclass(slots=True)
 class Loaded:
-    """A model that answers. `nbytes`: memory of weights and KV cache; `close` stops its backend and gives that back."""
+    """A model that answers. `nbytes`: memory of weights and KV cache; `close` stops its backend and gives that back.
+    `read_adapter` makes weights for its requests of an adapter's folder; None where it takes none."""
 
     backend: Backend
     tokenizer: Tokenizer
@@ -50,6 +53,7 @@ class Loaded:
     dialect: Dialect
     nbytes: int = 0
     close: Callable[[], None] = _nothing
+    read_adapter: Callable[[Path], object] | None = None
 
     @classmethod
     def of(
@@ -61,11 +65,12 @@ class Loaded:
         *,
         nbytes: int = 0,
         close: Callable[[], None] = _nothing,
+        read_adapter: Callable[[Path], object] | None = None,
     ) -> Loaded:
         """With its dialect found out. Raises ConfigError for a parser that is not known."""
         chat = template if isinstance(template, ChatTemplate) else None
         dialect = Dialect.of(chat, tokenizer, tool_parser=config.tool_parser, reasoning_parser=config.reasoning_parser)
-        return cls(backend, tokenizer, template, dialect, nbytes, close)
+        return cls(backend, tokenizer, template, dialect, nbytes, close, read_adapter)
 
 
 class Loader(Protocol):
@@ -81,17 +86,48 @@ class Loader(Protocol):
 
 
 class Served:
-    """A name that requests may ask for. `users` counts requests that run on it, wait there, or wait for its loading."""
+    """A name that requests may ask for: a model's, or that of an adapter on top of one. `users` counts requests that
+    run on it, wait there, or wait for its loading; an adapter's are its model's too."""
 
-    def __init__(self, name: str, created: float) -> None:
+    def __init__(self, name: str, created: float, base: Served | None = None, adapter: Adapter | None = None) -> None:
         self.name = name
+        self.base = base or self
+        self.adapter = adapter
+        self._freed = asyncio.Event()
         self.created = created  # seconds since the epoch: when it was loaded last, or the server started
-        self.loaded: Loaded | None = None
+        self._loaded: Loaded | None = None
         self.users = 0
         self.idle_since = 0.0
         self.loading: asyncio.Task[None] | None = None
         self.error: TailraceError | None = None  # of the last loading
         self.failed_at = 0.0
+
+    @property
+    def loaded(self) -> Loaded | None:
+        return self.base._loaded
+
+    def becomes(self, loaded: Loaded | None) -> None:
+        assert self.base is self
+        self._loaded = loaded
+
+    def take(self) -> None:
+        self.users += 1
+        if self.base is not self:
+            self.base.users += 1
+
+    def leave(self) -> None:
+        self.users -= 1
+        assert self.users >= 0
+        if not self.users:
+            self._freed.set()
+        if self.base is not self:
+            self.base.users -= 1
+
+    async def free(self) -> None:
+        """Returns when it has no users; nobody may take it any more."""
+        if self.users:
+            self._freed.clear()
+            await self._freed.wait()
 
     @property
     def state(self) -> str:
@@ -126,6 +162,7 @@ class Models:
         self.keep_alive = keep_alive
         self.memory = memory
         self._served = {name: Served(name, clock.wall()) for name in names}
+        self.adapted: dict[str, Served] = {}
         self._loader = loader
         self._pipeline = pipeline
         self._clock = clock
@@ -140,42 +177,61 @@ class Models:
     def names(self, tenant: str) -> tuple[str, ...]:
         """What this tenant may ask for."""
         allowed = self._pipeline.tenants[tenant].models
-        return tuple(name for name in self._served if not allowed or name in allowed)
+        return tuple(name for name in (*self._served, *self.adapted) if not allowed or name in allowed)
+
+    def has(self, name: str) -> bool:
+        return name in self._served or name in self.adapted
+
+    def model(self, name: str | None) -> Served:
+        """A model by its name, the first without one. Raises ModelNotFound."""
+        return self._served[pick_model(name, tuple(self._served))]
+
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+        return self._clock.wall()
 
     def find(self, name: str | None, tenant: str) -> Served:
         """What a request's `model` names; the first of the tenant's when it names none. Raises ModelNotFound."""
-        return self._served[pick_model(name, self.names(tenant))]
+        found = pick_model(name, self.names(tenant))
+        return self._served.get(found) or self.adapted[found]
 
     def report(self) -> list[dict[str, object]]:
         """For people: `GET /admin/models` and `tailrace ps`. Names say the unit."""
         return [self._line(served) for served in self]
 
+    def report_adapters(self) -> list[dict[str, object]]:
+        return [
+            {"name": name, "parent": one.base.name, "loaded_at": int(one.created), "requests": one.users}
+            for name, one in self.adapted.items()
+        ]
+
     # --- use
 
     async def hold(self, served: Served, timeline: Timeline, until: float | None = None) -> Loaded:
         """The model, loaded until `let_go`; at `until` on the clock waiting for it ends. Raises Unavailable."""
-        served.users += 1
-        self._idle.drop(served.name)
+        served.take()
+        self._idle.drop(served.base.name)
         try:
             while served.loaded is None:
                 timeline.enter(Phase.LOAD)
-                await self._loading(served, until)
+                await self._loading(served.base, until)
         except BaseException:
             self.let_go(served)
             raise
         return served.loaded
 
     def let_go(self, served: Served) -> None:
-        served.users -= 1
-        assert served.users >= 0
-        if not served.users:
-            served.idle_since = self._clock.now()
-            self._watch(served)
+        served.leave()
+        model = served.base
+        if not model.users:
+            model.idle_since = self._clock.now()
+            self._watch(model)
 
     def adopt(self, name: str, loaded: Loaded) -> None:
         """It is loaded already, by who calls."""
         served = self._served[name]
-        served.loaded, served.error = loaded, None
+        served.becomes(loaded)
+        served.error = None
         served.created, served.idle_since = self._clock.wall(), self._clock.now()
         self._pipeline.open(loaded.backend)
         self._watch(served)
@@ -195,7 +251,7 @@ class Models:
         for served in self:
             if served.loaded is not None:
                 served.loaded.close()
-                served.loaded = None
+                served.becomes(None)
 
     # --- inside
 
@@ -203,7 +259,7 @@ class Models:
         loaded, idle = served.loaded, None
         if loaded is not None and not served.users:
             idle = self._clock.now() - served.idle_since
-        runs = [run for run in self._pipeline.runs() if run.request.model == served.name]
+        runs = [run for run in self._pipeline.runs() if run.request.base_model == served.name]
         return {
             "name": served.name,
             "state": served.state,
@@ -291,7 +347,7 @@ class Models:
         if loaded is None or served.users:
             return
         self._idle.drop(served.name)
-        served.loaded = None
+        served.becomes(None)
         self._pipeline.shut(loaded.backend)
         await in_thread(loaded.close)
 

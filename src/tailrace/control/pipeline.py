@@ -210,7 +210,7 @@ class Pipeline:
         Raises QueueFull, RateLimited, BudgetExhausted, InvalidRequest, Forbidden or Unavailable. The caller owns the
         runs and must close each.
         """
-        caller, lane = caller or Caller(), self.lane(requests[0].model)
+        caller, lane = caller or Caller(), self.lane(requests[0].base_model)
         if requests[0].grammar is not None:  # the same for all
             await lane.backend.check(requests[0])
         timeline.enter(Phase.CLASSIFY)

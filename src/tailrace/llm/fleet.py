@@ -16,6 +16,7 @@ from tailrace.clock import SystemClock
 from tailrace.config import EngineConfig
 from tailrace.control.models import Loaded
 from tailrace.engine.loop import SWITCH_INTERVAL
+from tailrace.engine.lora.read import read_adapter
 from tailrace.engine.turns import Arbiter, Beside
 from tailrace.engine.weights.open import open_checkpoint
 from tailrace.errors import ConfigError
@@ -63,7 +64,7 @@ class Fleet:
         return model
 
     def started(self, model: Model) -> Loaded:
-        backend, config = model.backend, self._configs[model.name]
+        backend, config, found = model.backend, self._configs[model.name], model.loaded
         loaded = Loaded.of(
             backend,
             model.tokenizer,
@@ -71,6 +72,7 @@ class Fleet:
             config,
             nbytes=model.nbytes,
             close=partial(self._close, backend.close),
+            read_adapter=partial(read_adapter, spec=found.spec, model=found.model) if backend.caps.generates else None,
         )
         backend.start()
         self._running += 1

@@ -52,6 +52,12 @@ class Metrics:
         self._spent = Counter(
             "tailrace_device_seconds", "Standard device-seconds of ended requests", ["tenant"], registry=registry
         )
+        self._adapted = Counter(
+            "tailrace_adapter_requests", "Ended requests of an adapter", ["adapter", "outcome"], registry=registry
+        )
+        self._adapted_tokens = Counter(
+            "tailrace_adapter_generated_tokens", "Tokens of their answers", ["adapter"], registry=registry
+        )
         kind = ("class", "length")
         self._phases = _histogram("phase_seconds", "Time in each phase of a request", ("phase", *kind), registry)
         self._ttft = _histogram("ttft_seconds", "From the socket to the first token", kind, registry)
@@ -117,6 +123,9 @@ class Metrics:
         assert timeline.outcome is not None
         self._of(self._requests, route, timeline.outcome).inc()
         times = timings(timeline)
+        if times.adapter is not None:
+            self._of(self._adapted, times.adapter, timeline.outcome).inc()
+            self._of(self._adapted_tokens, times.adapter).inc(times.completion_tokens)
         if times.ttft_ms is None:
             return
         self.recent.add(times)

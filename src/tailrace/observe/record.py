@@ -13,7 +13,7 @@ from tailrace.observe.timeline import WAITING, Phase, Timeline
 _KEPT = 2048
 _SHOWN = (
     "class", "class_reason", "band", "bucket", "uncached_estimate", "estimated_seconds", "predicted_ttft",
-    "prompt_tokens", "cached_tokens", "completion_tokens",
+    "prompt_tokens", "cached_tokens", "completion_tokens", "adapter",
 )  # fmt: skip
 _WHY = {
     Phase.LOAD: "its model had to be loaded",

@@ -12,7 +12,8 @@ from tailrace.observe.timeline import WAITING, Phase, Timeline
 class Timings:
     """Milliseconds. `ingress` to `post` add up to `total`. `tpot` is the mean time per token after the first, of the
     longest choice; `ttft` counts from the socket. Of the `drafted_tokens` (guesses that were computed ahead),
-    `accepted_tokens` are among the answer's. None where there was no token to measure."""
+    `accepted_tokens` are among the answer's. `adapter` is what was added to the model's weights. None where there was
+    no token to measure, and no adapter."""
 
     ingress_ms: float
     render_ms: float
@@ -29,6 +30,7 @@ class Timings:
     drafted_tokens: int
     accepted_tokens: int
     tokens_per_second: float | None
+    adapter: str | None = None
 
     def body(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in _NAMES}
@@ -59,7 +61,14 @@ def timings(timeline: Timeline) -> Timings:
         drafted_tokens=_count(timeline, "drafted_tokens"),
         accepted_tokens=_count(timeline, "accepted_tokens"),
         tokens_per_second=round(tokens * 1e6 / working, 2) if tokens and working else None,
+        adapter=_adapter(timeline),
     )
+
+
+def _adapter(timeline: Timeline) -> str | None:
+    name = timeline.facts.get("adapter")
+    assert name is None or isinstance(name, str)
+    return name
 
 
 def _count(timeline: Timeline, fact: str) -> int:

@@ -142,6 +142,7 @@ class ModelCard(Shown):
     owned_by: str
     max_model_len: int | None
     loaded: bool
+    parent: str | None
 
 
 class ModelList(Shown):

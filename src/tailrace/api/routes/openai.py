@@ -99,4 +99,5 @@ def _card(request: Request, served: Served) -> dict[str, Any]:
         "owned_by": "tailrace",
         "max_model_len": None if served.loaded is None else limits.max_context,
         "loaded": served.loaded is not None,
+        "parent": None if served.adapter is None else served.base.name,
     }

@@ -32,7 +32,8 @@ async def state(request: Request) -> Response:
 @routes.get("/models", responses=errors(401, 403))
 async def models(request: Request) -> Response:
     """Which models are loaded, what memory they have, how many requests run on them or wait, and how long they idle."""
-    return _json({"models": state_of(request).models.report()})
+    models = state_of(request).models
+    return _json({"models": models.report(), "adapters": models.report_adapters()})
 
 
 @routes.post("/requests/{request_id}/cancel", responses=errors(401, 403, 404))
