@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -111,7 +112,8 @@ def test_help_of_serve_lists_a_flag_for_every_setting(
 ) -> None:
     assert call(monkeypatch, "serve", "--help") == 0
     out = capsys.readouterr().out
-    assert [setting.flag for setting in settings() if setting.flag not in out] == ["--model"]
+    shown = set(re.findall(r"--[a-z][a-z-]*", out))
+    assert {setting.flag for setting in settings()} - shown == {"--model"}
 
 
 def test_help_imports_nothing_heavy() -> None:
