@@ -160,10 +160,12 @@ def _busy(outcome: Outcome, first: float, last: float) -> float:
 
 def polite(seconds: float, classic: Classic | None = None, part: float = 0.1, shape: Shape = chat) -> dict[str, float]:
     """A tenant with `part` of capacity beside one that asks for 1.5 times what there is. Tails of what comes after the
-    first ten seconds, in which the other one uses up what everyone begins with. `pace`: tokens that the machine makes
+    first ten seconds, in which the other one uses up what everyone begins with; one request comes at once, since places
+    are kept only for who was here lately. `pace`: tokens that the machine makes
     in a second beside what it makes for the greedy one alone, whose steps are as long as they like."""
     made = plane(classic=classic or Classic(), weights={"polite": 1.0, "greedy": 1.0})
     own = stream(shape, part * capacity(shape, made), seconds, "polite", 3)
+    own.insert(0, replace(own[0], arrival=0.0))
     greedy = stream(essay, 1.5 * capacity(chat, made), seconds, "greedy", 3)
     alone, both, lone = simulate(own, made), simulate(together(own, greedy), made), simulate(greedy, made)
     answered = [record for record in both.records if record.client == "polite" and record.ok]
@@ -240,11 +242,12 @@ def comeback(seconds: float, classic: Classic | None = None) -> dict[str, float]
 
 
 def foresight(
-    seconds: float, load: float = 0.6, noise: float = NOISE, classic: Classic | None = None
+    seconds: float, load: float = 0.6, noise: float = NOISE, classic: Classic | None = None, lasting: float = 0.0
 ) -> dict[str, float]:
     """Predicted against actual first token, |actual - predicted| / actual, of a mix at this part of capacity, behind
-    the quarter of the requests from which the errors are learned. `noise`: of step times."""
-    made = plane(classic=classic or Classic(), machine=Machine(noise=noise))
+    the quarter of the requests from which the errors are learned. `noise`: of step times, which stays about the same
+    for `lasting` seconds of steps."""
+    made = plane(classic=classic or Classic(), machine=Machine(noise=noise, lasting=lasting))
     rate = load * len(MIX) / sum(1 / capacity(lambda _, size=size: size, made, 6) for size in MIX)
     outcome = simulate(stream(lambda rng: rng.choice(MIX), rate, seconds, "mix", 5), made)
     known = [record for record in outcome.records if record.ok and record.predicted_ttft is not None]

@@ -145,7 +145,7 @@ class GenerateRequest:
     priority: int = 0  # higher goes first
     share_group: int = 0  # opaque to the engine
     weight: float = 1.0
-    deadline: float | None = None  # of the first token, on the injected clock
+    deadline: float | None = None  # on the injected clock: who is due earlier is computed first in its group
     background: bool = False  # gives way within a step, also while it decodes
     step_share: float = 1.0  # most of a step's prefill budget that its prompt may take
     grammar: Grammar | None = None

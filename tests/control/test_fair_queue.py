@@ -234,3 +234,33 @@ def test_who_comes_is_lifted_to_those_that_are_held() -> None:
     assert started is not None
     queue.push(entry("b2", "b", arrival=3))
     assert drain(queue) == "a1 b2"
+
+
+def test_who_may_pass_those_that_are_held() -> None:
+    a = frozenset("a")
+    queue = filled(entry("a0", "a"))
+    assert not queue.passes(a)  # nobody else waits
+    queue.push(entry("b0", "b", arrival=1, prefill=9.0))
+    assert queue.passes(a)
+    assert not queue.passes(frozenset("c"))  # who does not wait is not passed
+    queue.push(entry("b1", "b", arrival=2))
+    assert (started := queue.pop_ready(always, a)) is not None
+    assert started.id == "b0"
+    assert not queue.passes(a)  # b has had its part
+    assert drain(queue) == "a0 b1"
+
+
+def test_a_lower_band_passes_nobody_of_a_higher_one() -> None:
+    queue = filled(entry("a0", "a"), entry("b0", "b", band=2))
+    assert not queue.passes(frozenset("a"))
+
+
+def test_who_has_waited_and_been_served_for_long_passes_nobody_who_is_held() -> None:
+    queue = filled(entry("a0", "a", prefill=9.0), *(entry(f"b{i}", "b", arrival=i, prefill=0.3) for i in range(4)))
+    held = frozenset("a")
+    assert drain(queue, 1) == "a0"
+    queue.push(entry("a1", "a", arrival=9))
+    passed = []
+    while queue.passes(held) and (started := queue.pop_ready(always, held)) is not None:
+        passed.append(started.id)
+    assert passed == ["b0", "b1"]  # and then it has had 0.6 since it came

@@ -20,7 +20,10 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
+    """Of those that wait, `passing` may start before the others."""
+
     names: str = ""
+    passing: str = ""
 
     @property
     def tenants(self) -> int:
@@ -28,6 +31,9 @@ class Waiting:
 
     def waits(self, tenant: str) -> bool:
         return tenant in self.names
+
+    def passes(self, tenants: frozenset[str]) -> bool:
+        return any(name not in tenants for name in self.passing)
 
 
 def seen(*tenants: str, slots: int = 8, kv_tokens: int = 0) -> Reserve:
@@ -52,6 +58,13 @@ def test_where_nobody_has_a_claim_the_order_decides() -> None:
     assert seen("a", "b", "c").held([Running("a")] * 4 + [Running("b")] * 4, Waiting("a")) == {"a", "b"}
 
 
+def test_who_waits_and_may_go_first_has_a_claim_too() -> None:
+    reserve = seen("a", "b")
+    assert reserve.held([Running("a")] * 6, Waiting("ab", passing="b")) == {"a"}
+    assert reserve.held([Running("a")] * 5, Waiting("ab", passing="b")) == NOBODY
+    assert reserve.held([Running("a")] * 6, Waiting("ab", passing="a")) == NOBODY
+
+
 def test_alone_a_tenant_has_everything() -> None:
     assert seen("a").held([Running("a")] * 8, Waiting()) == NOBODY
     reserve = seen("a", "b")
@@ -74,9 +87,15 @@ def test_memory_has_a_last_quarter_too() -> None:
     assert reserve.held([Running("a", prompt_tokens=700, generated=50)], Waiting()) == {"a"}
 
 
-@given(st.lists(st.sampled_from("abcd"), max_size=8), st.sets(st.sampled_from("abcd")))
-def test_only_who_has_its_part_is_held_and_only_for_somebody(names: list[str], waiting: set[str]) -> None:
+@given(
+    st.lists(st.sampled_from("abcd"), max_size=8),
+    st.sets(st.sampled_from("abcd")),
+    st.sets(st.sampled_from("abcd")),
+)
+def test_only_who_has_its_part_is_held_and_only_for_somebody(
+    names: list[str], waiting: set[str], passing: set[str]
+) -> None:
     full = {name for name in "abcd" if names.count(name) >= 2}
-    claims = set("abcd") - waiting - full
-    held = seen(*"abcd").held(map(Running, names), Waiting("".join(waiting)))
+    claims = (set("abcd") - waiting | waiting & passing) - full
+    held = seen(*"abcd").held(map(Running, names), Waiting("".join(waiting), "".join(waiting & passing)))
     assert held == (full if len(names) >= 6 and claims else NOBODY)

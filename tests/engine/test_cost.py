@@ -47,6 +47,19 @@ def test_it_follows_the_machine() -> None:
     assert (model.coefficients >= 0).all()
 
 
+def test_what_is_expected_now_follows_the_last_second() -> None:
+    """A neighbour takes half of the machine: after a second of steps nearly all of it is expected, long before it is
+    learned, and it is as soon forgotten."""
+    model, work = CostModel(coefficients=TRUE), Work(decode=8, kv_tokens=1000)
+    for _ in range(500):
+        model.observe(work, seconds(work))
+    assert model.expect(work) == pytest.approx(seconds(work), rel=0.01)
+    for _ in range(100):  # a second
+        model.observe(work, 2 * seconds(work))
+    assert model.expect(work) == pytest.approx(2 * seconds(work), rel=0.2)
+    assert model.costs.decode * 8 + model.costs.step + model.costs.kv * 1000 == pytest.approx(model.expect(work))
+
+
 def test_one_stall_changes_little() -> None:
     rng = np.random.default_rng(2)
     model = CostModel(coefficients=TRUE)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from math import exp, log
 from pathlib import Path
 
 import pytest
+from numpy import corrcoef, std
 
 from tailrace.engine.step import Work
 from tailrace.errors import ConfigError
@@ -29,6 +31,17 @@ def test_noise_repeats_by_seed_and_has_the_stated_spread() -> None:
     assert draws(1) != draws(2)
     assert quantile(sorted(draws(1)), 0.5) == pytest.approx(1.0, rel=0.02)
     assert quantile(sorted(draws(1)), 0.9) == pytest.approx(1.137, rel=0.02)  # exp(1.2816 * 0.1)
+
+
+def test_noise_that_lasts_is_about_the_same_for_a_while() -> None:
+    steps = StepTimes(Machine((1.0, 0.0, 0.0, 0.0, 0.0), noise=0.2, lasting=20.0), seed=1)
+    drawn = []
+    for _ in range(20_000):
+        drawn.append(log(steps.seconds(WORK)))
+        steps.count(1, 1.0)
+    assert std(drawn) == pytest.approx(0.2, rel=0.1)
+    assert corrcoef(drawn[:-1], drawn[1:])[0, 1] == pytest.approx(exp(-1 / 20), abs=0.02)
+    assert corrcoef(drawn[:-40], drawn[40:])[0, 1] == pytest.approx(exp(-2), abs=0.1)
 
 
 def test_measured_ratios_come_in_their_order() -> None:

@@ -32,6 +32,11 @@ def test_a_polite_tenant_keeps_its_first_token_beside_a_greedy_one() -> None:
     assert found["gap_p99"] <= 1.0  # the greedy one's answers go on
 
 
+def test_so_it_does_at_a_fifth_of_capacity() -> None:
+    """Whose answers, slower beside the other one's, need more places than they leave free by themselves."""
+    assert polite(60.0, part=0.2, shape=lambda rng: (120, rng.randrange(8, 48)))["ratio"] <= 1.25
+
+
 def test_overload_costs_no_goodput_and_starves_nobody() -> None:
     found = overload(60.0)
     assert found["part"] > 0.9

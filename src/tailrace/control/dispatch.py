@@ -20,6 +20,7 @@ from tailrace.control.fair_queue import FairQueue, QueueRules
 from tailrace.control.foresight import Around, Foresight, Times
 from tailrace.control.kv_admission import Demand, KvAdmission
 from tailrace.control.lengths import LengthBook
+from tailrace.control.long_work import LongWork
 from tailrace.control.reserve import Reserve
 from tailrace.control.room import Given, Room, prompt_blocks, room
 from tailrace.control.step_share import step_share
@@ -52,6 +53,7 @@ class Dispatch:
         blocks = backend.load().kv_blocks_total
         self.memory = KvAdmission(blocks, caps.block_tokens)
         self.reserve = Reserve(caps.max_sequences, blocks * caps.block_tokens)
+        self._long = LongWork(caps.costs)
         self._clock = clock
         self._waiting: dict[str, Run] = {}
         self._expiry = Expiry(clock, lambda name: expired(self._waiting[name]) if expired is not None else None)
@@ -61,9 +63,12 @@ class Dispatch:
 
     def push(self, run: Run, until: float | None = None) -> None:
         """It waits from now on, at most until that time on the clock."""
+        run.waits_since = now = self._clock.now()
         run.request = scheduled(run.request, run.ticket)
         run.yields = run.request.background
-        run.waits_since = self._clock.now()
+        if run.request.deadline is None and run.ticket.request_class is RequestClass.LONG:
+            due = self._long.came(run.id, run.ticket.estimate, now)
+            run.request = replace(run.request, deadline=due)
         run.prediction = run.prediction or self.foresight.predict(run.ticket)
         self.reserve.came(run.tenant, run.ticket.weight, run.waits_since)
         self.queue.push(run)
@@ -93,6 +98,7 @@ class Dispatch:
     def leave(self, run: Run) -> None:
         """The end of a run, wherever it is. What no backend has heard of cost nothing."""
         self.withdraw(run)
+        self._long.ended(run.id)
         if self.running.pop(run.id, None) is not None:
             self.queue.ended(run, run.device_seconds if run.begun else 0.0)
             self._learn(run)

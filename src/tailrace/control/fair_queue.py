@@ -146,7 +146,13 @@ class FairQueue(Generic[W]):
         return sum(turns.tenants_waiting for turns in self._bands.values())
 
     def waits(self, tenant: str) -> bool:
-        return any((found := turns.find(tenant)) and found.waiting for turns in self._bands.values())
+        return any(turns.waits(tenant) for turns in self._bands.values())
+
+    def passes(self, tenants: frozenset[str]) -> bool:
+        """Whether somebody else has come to wait lately in a band of theirs, whose turn it is if they start nothing."""
+        return any(
+            turns.passes(self._closed, tenants) for turns in self._bands.values() if any(map(turns.waits, tenants))
+        )
 
     # --- started
 

@@ -1,10 +1,11 @@
-"""The last quarter of slots and KV memory is kept for tenants that may come, have their part to claim and do not wait.
+"""The last quarter of slots and KV memory is kept for tenants that have their part of them to claim.
 
 Without it a tenant with many requests holds all slots, and one that comes now and then waits for an answer to end
-before its own can start. So, while somebody who came lately is away and holds less than its part by weight, who holds
-its own part or more starts nothing while three quarters are taken. Once all who came wait, the fair order alone
-decides. One request may reach into the last quarter of the memory: it is looked at, not fitted in. Owns who came
-lately and what they would be due; counts what it is shown.
+before its own can start. So, while somebody who came lately holds less than its part by weight, who holds its own part
+or more starts nothing while three quarters are taken. Who waits has such a claim if it came to wait lately, and as far
+as the fair order lets it pass: between those that always wait, the order by cost alone decides. One request may reach
+into the last quarter of the memory: it is looked at, not fitted in. Owns who came lately and what they would be due;
+counts what it is shown.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ class Line(Protocol):
     @property
     def tenants(self) -> int: ...
     def waits(self, tenant: str) -> bool: ...
+    def passes(self, tenants: frozenset[str]) -> bool:
+        """Whether somebody else waits who may start before them."""
+        ...
 
 
 class Holder(Protocol):
@@ -73,8 +77,9 @@ class Reserve:
         return held
 
     def _claimed(self, full: frozenset[str], line: Line) -> bool:
-        """Whether somebody is neither waiting nor `full`."""
-        return len(self._came) > line.tenants + sum(not line.waits(name) for name in full)
+        """Whether somebody who is not `full` is away, or waits and may go first."""
+        away = len(self._came) - line.tenants - sum(not line.waits(name) for name in full)
+        return away > 0 or line.passes(full)
 
     def _part(self, tenant: str) -> float:
         return self._came.get(tenant, (0.0, 0.0))[1] / self._weight

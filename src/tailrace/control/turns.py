@@ -19,15 +19,15 @@ _IDLE_KEPT = 4096  # tenants remembered, before those that neither wait nor run 
 
 
 class Account:
-    """One tenant. `counter`: standard device-seconds over weight; `open`: its requests that have not ended; `owed`:
-    seconds that its running answers are expected to be charged yet."""
+    """One tenant. `counter`: standard device-seconds over weight; `since`: what that was when it came to wait; `open`:
+    its requests that have not ended; `owed`: seconds that its running answers are expected to be charged yet."""
 
-    __slots__ = ("counter", "lines", "open", "owed", "rank", "tenant", "waiting", "weight")
+    __slots__ = ("counter", "lines", "open", "owed", "rank", "since", "tenant", "waiting", "weight")
 
     def __init__(self, tenant: str, rank: int) -> None:
         self.tenant = tenant
         self.rank = rank  # breaks ties: who was raised last, then order of appearance
-        self.counter = 0.0
+        self.counter = self.since = 0.0
         self.owed = 0.0
         self.weight = 1.0
         self.waiting = 0
@@ -126,6 +126,18 @@ class Turns:
         own = 0.0 if account is None else account.counter
         return own if account is not None and account.waiting else max(own, self._floor() or 0.0)
 
+    def waits(self, tenant: str) -> bool:
+        return tenant in self._backlogged
+
+    def passes(self, closed: Callable[[str], bool], held: frozenset[str]) -> bool:
+        """Whether one whose turn it is if those that are `held` start nothing has come to wait lately: it was served
+        little since."""
+        place = self.first(closed, held)
+        if place is None:
+            return False
+        account = self._accounts[place.ticket.tenant]
+        return account.counter - account.since <= _AHEAD
+
     def find(self, tenant: str) -> Account | None:
         return self._accounts.get(tenant)
 
@@ -137,6 +149,7 @@ class Turns:
         if not account.waiting:
             if not again:
                 self._lift(account)
+                account.since = account.counter
             self._backlogged[ticket.tenant] = account  # others of it may have started meanwhile, the last of them
         line = account.lines.get(ticket.request_class)
         if line is None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import exp, inf
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ _NOISE = 0.01  # variance of measured / predicted
 _WINDOW = 64  # steps whose ratios the spread is the quantile of
 _MOST_ATTENTION = 2e-3  # a token behind 4,096 others costs as nine without context
 _SHORT_CHUNK = 16  # prefill tokens of a short step, at the least
+_LATELY = 1.0  # seconds of steps over which the pace is averaged
+_MOST_PACE = 4.0
 _SURPRISE = 1.5  # a step off by this factor is a surprise
 _SURPRISES = 3  # as many in a row, on the same side, are no accident
 
@@ -71,6 +73,7 @@ class CostModel:
         self._theta = (_PRIOR if coefficients is None else coefficients) * _TYPICAL
         self._covariance = np.diag(self._doubt())
         self._plain = self.coefficients.tolist()
+        self._pace = 1.0  # measured / predicted of about the last second: what neighbours on the machine do
         self._surprises = [0, 0]  # in a row, without and with prefill; below 0 when shorter than predicted
         self._recent: deque[float] = deque([1.0, 1.1] * 4, maxlen=_WINDOW)  # measured / predicted
         self._sorted = sorted(self._recent)
@@ -85,8 +88,12 @@ class CostModel:
 
     @property
     def costs(self) -> StepCosts:
-        """As learned so far."""
-        return StepCosts(*self._plain)
+        """As learned so far, at the machine's speed of the last second."""
+        return StepCosts(*(cost * self._pace for cost in self._plain))
+
+    def expect(self, work: Work) -> float:
+        """Seconds of a step that begins now: as `predict`, at the machine's speed of the last second."""
+        return self.predict(work) * self._pace
 
     def predict(self, work: Work) -> float:
         """Mean seconds of a step."""
@@ -102,6 +109,7 @@ class CostModel:
         """Learn from one step. An outlier (a stall of the machine) counts as at most four times its prediction."""
         predicted = max(self.predict(work), 1e-6)
         self._track(work, seconds, seconds / predicted)
+        self._pace += (1.0 - exp(-predicted / _LATELY)) * (min(seconds / predicted, _MOST_PACE) - self._pace)
         self._judge(int(work.prefill > 0), seconds / predicted)
         self._learn(_features(work) / predicted, min(seconds / predicted, 4.0))
 
@@ -121,7 +129,7 @@ class CostModel:
         a, b, *_ = self._plain
         settings = self.settings
         wanted = max(settings.short_part * (a + b * prompt_tokens), settings.short_least * a)
-        return float(min(wanted, settings.decode_target))
+        return float(min(wanted, settings.decode_target / 2))
 
     def short_rows(self, rows: Iterable[int], seconds: float, prompts: bool) -> int:
         """How many of these decode rows, which read so many KV tokens each, fit such a step: in half of it beside

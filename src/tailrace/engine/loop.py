@@ -247,7 +247,7 @@ class EngineLoop:
 
     def _execute(self, plan: StepPlan, out: Delivery) -> tuple[StepResult | None, float]:
         started = self._busy_since = self._clock.now()
-        self._step = (plan, started + self.cost.predict(plan.work))
+        self._step = (plan, started + self.cost.expect(plan.work))
         try:
             self._runner.forward(plan)
             self._overlap()

@@ -241,7 +241,7 @@ class Scheduler:
         """Those that fit a short step: of groups within their part, then those that rested longest."""
         above = draft.turn.above
         rows.sort(key=lambda one: (one.group.request.share_group in above, -one.rested))
-        prompts = any(one.todo > 1 for one in self.running)
+        prompts = any(one.todo > 1 and one.group.request.step_share >= 1.0 for one in self.running)
         count = self.budget.short_rows((one.computed for one in rows), draft.seconds, prompts)
         draft.rested = rows[count:]
         draft.stalled.update(draft.rested)
@@ -431,7 +431,8 @@ class Scheduler:
         budget = max(1, self.budget.chunk_tokens(draft.decode, draft.kv_tokens, draft.seconds))
         attention = self.budget.attention
         wants = self._wants(waiting, attention)
-        grants = whole(budget, wants) if self.limits.whole_prompts else divide(budget, wants)
+        beside = any(row.sequence.group.request.step_share < 1.0 for row in draft.rows)
+        grants = whole(budget, wants) if self.limits.whole_prompts else divide(budget, wants, beside=beside)
         for sequence, want, grant in zip(waiting, wants, grants, strict=True):
             tokens = sequence.todo if grant == want.tokens else unweighed(grant, sequence.computed, attention)
             count = self._bounded(draft, sequence, min(tokens, sequence.todo))

@@ -4,7 +4,8 @@ Background prompts get what the others leave. The rest is split among share grou
 want goes to the others. Inside a group half is shared evenly, so that every prompt moves each step; what is left goes
 to the earliest deadline, then to the shortest, which ends short prompts early and so lowers the mean time to the
 first token. No prompt gets everything while another waits. Prompts with a cap get no more than that part of a step
-together, which keeps it short for whoever comes during it, and one row's worth beside prompts without a cap. Shares
+together, which keeps it short for whoever comes during it, and one row's worth beside prompts without a cap, or beside
+tokens of an answer to such a prompt, which would else take as long as the prompt did. Shares
 below `least` tokens are not worth a row: then fewer groups take part, those that were served least so far, and fewer
 prompts of a group, the oldest always among them.
 """
@@ -52,10 +53,11 @@ class Served:
         self._counters[group] = self._counters.get(group, 0.0) + tokens / weight
 
 
-def divide(budget: int, wants: Sequence[Want], least: int = LEAST) -> list[int]:
-    """Tokens for each want: together at most `budget`, none more than it wants and may have."""
+def divide(budget: int, wants: Sequence[Want], least: int = LEAST, *, beside: bool = False) -> list[int]:
+    """Tokens for each want: together at most `budget`, none more than it wants and may have. `beside`: an answer to a
+    prompt with a cap goes on in this step."""
     grants = [0] * len(wants)
-    capped = _capped(wants, budget, least)
+    capped = _capped(wants, budget, least, beside)
     left = budget
     for background in (False, True):
         places = [i for i, want in enumerate(capped) if want.background is background]
@@ -78,13 +80,13 @@ def whole(budget: int, wants: Sequence[Want]) -> list[int]:
     return grants
 
 
-def _capped(wants: Sequence[Want], budget: int, least: int) -> Sequence[Want]:
-    """What those with a cap may have together: their part of the step, or one row's worth beside prompts without."""
+def _capped(wants: Sequence[Want], budget: int, least: int, beside: bool) -> Sequence[Want]:
+    """What those with a cap may have together: their part of the step, or one row's worth beside others."""
     places = [i for i, want in enumerate(wants) if want.most < 1.0]
     if not places:
         return wants
     allowed = capped_tokens(budget, max(wants[i].most for i in places))
-    if any(want.most >= 1.0 and not want.background for want in wants):
+    if beside or any(want.most >= 1.0 and not want.background for want in wants):
         allowed = least
     cut = list(wants)
     for place, tokens in zip(places, _among(allowed, [wants[i] for i in places], least), strict=True):

@@ -25,7 +25,7 @@ _LATELY = 300.0  # seconds for which a group that left may come again
 _MOST = 4.0  # seconds that a balance is worth, saved or owed
 _MOST_LONG = 1.0  # saved by long prompts, which delay others soon after they begin
 _SAVED = 0.25  # what a group must have saved for others to sit out
-_SITS_OUT = 4  # steps in a row
+_SITS_OUT = 1.0  # seconds in a row
 _FOLLOW = 0.2  # of the mean of a group's prompts
 
 
@@ -72,7 +72,7 @@ class Standings:
     def __init__(self) -> None:
         self._accounts: dict[int, _Account] = {}
         self._settled = 0.0  # time up to which balances are right
-        self._in_a_row = 0  # steps that groups sat out
+        self._in_a_row = 0.0  # seconds that groups sat out
 
     def came(self, request: GenerateRequest, tokens: int, now: float) -> None:
         """A request starts with so many tokens to compute. Those that nobody waits for do not count."""
@@ -102,8 +102,8 @@ class Standings:
 
     def worked(self, rows: Seq[Row], turn: Turn, prices: Prices, now: float) -> None:
         """A step that was planned with `turn` has ended."""
-        self._in_a_row = self._in_a_row + 1 if turn.sit_out else 0
         seconds = max(now - self._settled, 0.0)
+        self._in_a_row = self._in_a_row + seconds if turn.sit_out else 0.0
         self._settled = max(now, self._settled)
         if len(self._accounts) < 2:
             for account in self._accounts.values():

@@ -120,7 +120,7 @@ class VirtualEngine(EngineLoop):
             return
         if plan is not None:
             seconds = self._steps.seconds(plan.work)
-            self._step = (plan, self._clock.now() + self.cost.predict(plan.work))
+            self._step = (plan, self._clock.now() + self.cost.expect(plan.work))
             self._loop.call_later(seconds + self._steps.machine.overhead, self._end, plan, out, seconds)
             return
         if out:

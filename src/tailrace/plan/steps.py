@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import exp, inf, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ NOISE = 0.075  # gives the p90 of measured / predicted that the cost model start
 class Machine:
     """`coefficients`: seconds per unit of (step, P, D, K, A). Ratios of measured to predicted time are those that
     were measured, of steps with prefill and of others, in their order from a drawn place on: machines have slow
-    minutes. Without any they are lognormal with `noise`. `overhead`: seconds between steps, for planning and hand-off.
+    minutes. Without any they are lognormal with `noise`, drawn anew about every `lasting` seconds (0: each step), as
+    neighbours come and go. `overhead`: seconds between steps, for planning and hand-off.
     """
 
     coefficients: tuple[float, ...] = TYPICAL
@@ -38,6 +40,7 @@ class Machine:
     decode_ratios: tuple[float, ...] = ()
     overhead: float = 0.0
     said: str = "typical of a small model on two cores"
+    lasting: float = 0.0
 
 
 @dataclass(slots=True)
@@ -49,6 +52,8 @@ class StepTimes:
     busy: float = 0.0
     _rng: random.Random = field(init=False)
     _place: int = field(init=False)  # in the measured ratios
+    _drift: float = 0.0  # logarithm of the last drawn ratio
+    _age: float = inf  # seconds of steps since it was drawn
 
     def __post_init__(self) -> None:
         self._rng = random.Random(f"{self.seed}/steps")
@@ -63,13 +68,20 @@ class StepTimes:
         self.steps += 1
         self.rows += rows
         self.busy += seconds
+        self._age += seconds
 
     def _ratio(self, work: Work) -> float:
         ratios = self.machine.prefill_ratios if work.prefill else self.machine.decode_ratios
         if ratios:
             self._place += 1
             return ratios[self._place % len(ratios)]
-        return self._rng.lognormvariate(0.0, self.machine.noise) if self.machine.noise else 1.0
+        noise, lasting = self.machine.noise, self.machine.lasting
+        if not noise or not lasting:
+            return self._rng.lognormvariate(0.0, noise) if noise else 1.0
+        keep = exp(-self._age / lasting)  # of a process that forgets, as in Ornstein and Uhlenbeck's
+        self._drift = keep * self._drift + sqrt(1.0 - keep * keep) * self._rng.gauss(0.0, noise)
+        self._age = 0.0
+        return exp(self._drift)
 
 
 def cost_model(machine: Machine) -> CostModel:
