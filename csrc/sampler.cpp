@@ -457,6 +457,14 @@ void report_top(const Row& row, int wanted, double total, Workspace& s, int32_t*
   }
 }
 
+// The row's log_total, with its best tokens reported where `wanted` is at least 0.
+double report(const Row& row, int wanted, Workspace& s, int32_t* ids, float* logprobs) {
+  if (wanted < 0 || *std::max_element(s.chunk_max.begin(), s.chunk_max.end()) == kNone) return 0;
+  const double total = log_total(row, s);
+  report_top(row, wanted, total, s, ids, logprobs);
+  return total;
+}
+
 void sample_row(const LogitsView& logits, const SampleArgs& args, int i, Workspace& s, SampleResult& out) {
   int32_t* top_ids = out.top_ids + static_cast<size_t>(i) * out.top_width;
   float* top_logprobs = out.top_logprobs + static_cast<size_t>(i) * out.top_width;
@@ -467,18 +475,17 @@ void sample_row(const LogitsView& logits, const SampleArgs& args, int i, Workspa
 
   const Row raw = make_row(logits.row(args.rows[i]), logits.vocab, s.raw_tail);
   if (!scan(raw, s.chunk_max.data())) return;
-  const bool report = args.logprobs[i] >= 0 && *std::max_element(s.chunk_max.begin(), s.chunk_max.end()) > kNone;
-  const double total = report ? log_total(raw, s) : 0;
-  if (report) report_top(raw, args.logprobs[i], total, s, top_ids, top_logprobs);
-
-  const bool edited = has_edits(args, i, raw.chunks);
+  const int wanted = alternatives(args.logprobs[i]);
+  const bool edited = has_edits(args, i, raw.chunks), late = edited && args.logprobs[i] < -1;
+  double total = late ? 0 : report(raw, wanted, s, top_ids, top_logprobs);
   const Row row = edited ? edit(raw, args, i, s) : raw;
   if (edited && !scan(row, s.chunk_max.data())) return;
+  if (late) total = report(row, wanted, s, top_ids, top_logprobs);
   const uint64_t stream = noise_stream(args.key[i], args.position[i]);
   const RowArgs a{args.temperature[i], args.top_p[i], args.min_p[i], args.typical_p[i], args.top_k[i], stream};
   out.token[i] = choose(row, a, s);
-  if (report && out.token[i] >= 0)
-    out.logprob[i] = static_cast<float>(static_cast<double>(raw.at(out.token[i])) - total);
+  if (wanted >= 0 && out.token[i] >= 0)
+    out.logprob[i] = static_cast<float>(static_cast<double>((late ? row : raw).at(out.token[i])) - total);
 }
 
 }  // namespace

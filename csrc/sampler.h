@@ -38,6 +38,9 @@ struct SampleArgs {
   const int32_t* mask_rows;  // each row's place in mask, -1: everything allowed; nullptr: its own number
 };
 
+// Of a row: SampleArgs::logprobs is this number or, for log-probabilities of the edited logits, -2 less this number.
+inline int alternatives(int32_t logprobs) { return logprobs < -1 ? -2 - logprobs : logprobs; }
+
 // token, logprob: [count]; top_ids, top_logprobs: [count][top_width]. Cells without a value get -1 and -infinity.
 struct SampleResult {
   int32_t* token;

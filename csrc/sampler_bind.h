@@ -93,7 +93,7 @@ inline void check_values(const SampleArgs& a, int logit_rows, int vocab, size_t 
   check_range(a.min_p, n, 0.0f, 1.0f, "min_p", "must be from 0 to 1");
   check_range(a.typical_p, n, FLT_TRUE_MIN, 1.0f, "typical_p", "must be above 0 and at most 1");
   check_range(a.position, n, 0, INT32_MAX, "position", "must be at least 0");
-  check_range(a.logprobs, n, -1, vocab, "logprobs", "must be from -1 to the vocabulary size");
+  check_range(a.logprobs, n, -2 - vocab, vocab, "logprobs", "must be from -2 - the vocabulary size to that size");
   check_penalties(a.penalties, a.count);
   check_starts(a.history_starts, a.count, ids, "history_starts");
   check_range(a.history_ids, ids, 0, vocab - 1, "history_ids", "must be token ids");
@@ -108,7 +108,7 @@ inline nb::tuple sample(Team& team, const LogitsView& logits, const PythonSample
   check_values(args, logits.rows, logits.vocab, p.history_ids.size(), p.bias_ids.size());
   const size_t n = static_cast<size_t>(args.count);
   int width = 0;
-  for (size_t i = 0; i < n; i++) width = std::max(width, args.logprobs[i]);
+  for (size_t i = 0; i < n; i++) width = std::max(width, alternatives(args.logprobs[i]));
   const size_t columns = static_cast<size_t>(width);
   NewArray<int32_t> token({n}), top_ids({n, columns});
   NewArray<float> logprob({n}), top_logprobs({n, columns});

@@ -26,9 +26,10 @@ from tailrace.clock import SystemClock
 from tailrace.engine.budget import FixedBudget
 from tailrace.engine.cost import CostModel
 from tailrace.engine.kv.manager import KvManager
+from tailrace.engine.limits import Limits
 from tailrace.engine.loop import SWITCH_INTERVAL, EngineLoop, _Submit
 from tailrace.engine.runner import NativeRunner
-from tailrace.engine.scheduler import Limits, Scheduler
+from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import Group
 from tailrace.types import GenerateRequest, SamplingParams, StopConditions
 

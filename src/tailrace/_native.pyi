@@ -170,7 +170,8 @@ class Model:
         added to logits before everything else; -inf forbids. mask [S, ceil(V/32)] bit 1 = allowed;
         with mask_rows [S] it is [M, ceil(V/32)], and mask_rows[i] is row i's place in it or -1 for none.
         Returns tokens [S], logprobs [S], top ids [S, L], top logprobs [S, L] (L = max logprobs; unused cells -1/-inf);
-        log-probabilities are of the raw logits. Releases the GIL.
+        log-probabilities are of the raw logits; where logprobs[i] is -2 - m, of the logits with bias, penalties and
+        mask, with m alternatives. Releases the GIL.
         """
     def counters(self) -> dict[str, float]:
         """Seconds by part of timed steps since the last call; of all steps, their number and the time in `sample`.

@@ -126,6 +126,16 @@ class Pooling(StrEnum):
 
 
 @frozen
+class BeamSearch:
+    """The choices are the `n` most likely answers that a search with `n` beams finds, best first: ranked by the sum of
+    log-probabilities / tokens ** length_penalty. `early_stopping`: True ends the search when there are `n`, False when
+    no beam as it is now is better than the worst of them, None when none can become so."""
+
+    length_penalty: float = 1.0
+    early_stopping: bool | None = False
+
+
+@frozen
 class GenerateRequest:
     """One request as every backend sees it: `n` choices over one prompt.
 
@@ -151,6 +161,7 @@ class GenerateRequest:
     grammar: Grammar | None = None
     thinking: Thinking | None = None
     shown_ids: tuple[int, ...] = ()  # control tokens whose names are part of the answer's text
+    beams: BeamSearch | None = None  # else the choices are sampled
     adapter: Adapter | None = None
     pooling: Pooling | None = None  # the answer is one vector and no token; `stop.max_tokens` is 0 then, and `n` 1
 

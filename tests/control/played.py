@@ -7,8 +7,9 @@ from random import Random
 
 from tailrace.engine.cost import CostModel
 from tailrace.engine.kv.manager import KvManager
+from tailrace.engine.limits import Limits
 from tailrace.engine.outlook import outlook
-from tailrace.engine.scheduler import Limits, Scheduler
+from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import Group
 from tailrace.engine.step import StepResult
 from tailrace.types import Outlook, Prefill, StepCosts

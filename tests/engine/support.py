@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 
 from tailrace.clock import ManualClock
+from tailrace.engine.beams import Search
 from tailrace.engine.budget import ChunkBudget, FixedBudget
 from tailrace.engine.cost import CostModel
 from tailrace.engine.fake_runner import FakeRunner
@@ -19,11 +20,12 @@ from tailrace.engine.grammar.masks import MaskMaker
 from tailrace.engine.grammar.thinking import ThinkingRules
 from tailrace.engine.grammar.workshop import CompiledGrammar, Workshop
 from tailrace.engine.kv.manager import KvManager
+from tailrace.engine.limits import Limits
 from tailrace.engine.loop import Delivery, EngineLoop, _Abort, _Submit
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import Runner
 from tailrace.engine.sample.keys import sampling_key
-from tailrace.engine.scheduler import Limits, Scheduler
+from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import Group, Sequence
 from tailrace.engine.spec.draft import Drafter
 from tailrace.engine.step import Work
@@ -158,7 +160,8 @@ class Rig:
             rules = None
             if one.thinking is not None:
                 rules = ThinkingRules(one.thinking, tokenizer(), VOCAB, forced=grammar is not None)
-            groups.append(Group(one, self._arrivals, one.sampling.seed or 0, grammar, rules))
+            search = None if one.beams is None else Search(one, tokenizer().end_ids, VOCAB)
+            groups.append(Group(one, self._arrivals, one.sampling.seed or 0, grammar, rules, search=search))
             self._arrivals += 1
         self.step(_Submit(group) for group in groups)
         return groups

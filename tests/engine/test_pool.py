@@ -10,8 +10,9 @@ from tailrace.engine.budget import FixedBudget
 from tailrace.engine.cost import CostModel
 from tailrace.engine.fake_runner import HIDDEN, FakeRunner
 from tailrace.engine.kv.manager import KvManager
+from tailrace.engine.limits import Limits
 from tailrace.engine.parts import EngineParts
-from tailrace.engine.scheduler import Limits, Scheduler
+from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.share import Want, whole
 from tailrace.errors import InternalError
 from tailrace.types import FinishReason, GenerateRequest, Pooling, StopConditions

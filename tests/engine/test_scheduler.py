@@ -7,7 +7,8 @@ import pytest
 
 from tailrace.engine.budget import FixedBudget
 from tailrace.engine.kv.manager import KvManager
-from tailrace.engine.scheduler import Limits, Scheduler
+from tailrace.engine.limits import Limits
+from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import Group
 from tailrace.engine.step import StepPlan, StepResult, Update, Work
 from tailrace.errors import ContextLengthExceeded, InvalidRequest

@@ -547,7 +547,7 @@ def test_alternatives_are_padded_and_ties_go_to_the_lowest_id() -> None:
         ("typical_p", np.array([np.nan], np.float32)),
         ("key", np.array([1], np.int64)),
         ("position", np.array([-1], np.int32)),
-        ("logprobs", np.array([-2], np.int32)),
+        ("logprobs", np.array([-11], np.int32)),
         ("logprobs", np.array([9], np.int32)),
         ("penalties", np.array([[0, 0, 0]], np.float32)),
         ("penalties", np.array([[np.nan, 0, 1]], np.float32)),

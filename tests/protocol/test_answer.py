@@ -192,3 +192,16 @@ def test_text_that_json_must_escape(kind: type[Answer]) -> None:
     plain, stream = both([TokenEvent(0, text, (1,)), stop()], kind=kind)
     assert stream.text() == text
     assert (plain["choices"][0].get("text") or plain["choices"][0]["message"]["content"]) == text
+
+
+def test_answers_that_come_sorted_are_as_many_as_there_are() -> None:
+    """Of two prompts with four choices each, of which three are wanted: the second has found two."""
+    request = GenerateRequest("id", "m", np.array([1], np.int32), SamplingParams(), StopConditions(9), n=4)
+    answer = CompletionAnswer(Ask((request,) * 2, False, False, 4, False, keep=3, sorted=True), "id-1", 1234)
+    for index in range(8):
+        found = index < 6
+        tokens = (9,) if found else ()
+        answer.collect(index, TokenEvent(index, f"t{index}" if found else "", tokens, finish=FinishReason.STOP))
+    choices = orjson.loads(answer.body(USAGE, TIMES))["choices"]
+    assert [choice["text"] for choice in choices] == ["t0", "t1", "t2", "t4", "t5"]
+    assert [choice["index"] for choice in choices] == [0, 1, 2, 3, 4]

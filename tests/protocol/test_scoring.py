@@ -99,7 +99,6 @@ def test_a_salt_and_scored_prompts_reach_the_backend(make: Any) -> None:
         ({"prompt_logprobs": -1}, "prompt_logprobs"), ({"prompt_logprobs": 21}, "prompt_logprobs"),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ({"typical_p": 0}, "typical_p"), ({"typical_p": 1.1}, "typical_p"),
-        ({"use_beam_search": True}, "use_beam_search"),
     ],
 )  # fmt: skip
 def test_refused(fields: dict[str, Any], param: str) -> None:

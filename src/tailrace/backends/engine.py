@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.backends.base import no_grammars
 from tailrace.clock import Clock
+from tailrace.engine.beams import Search
 from tailrace.engine.loop import Delivery, EngineLoop
 from tailrace.engine.outlook import prefill
 from tailrace.engine.parts import EngineParts
@@ -91,7 +92,7 @@ class EngineBackend:
         engine's loop, of EngineLoop's arguments: the simulator's has no thread."""
         scheduler = parts.scheduler
         limits = scheduler.limits
-        features = {"tokens", "logprobs", "prompt_logprobs", "seed", "n", "prefix_cache"}
+        features = {"tokens", "logprobs", "prompt_logprobs", "seed", "n", "prefix_cache", "beams"}
         self.caps = Capabilities(
             models=(model,),
             max_context=limits.max_context,
@@ -237,7 +238,9 @@ class EngineBackend:
             self._empty.clear()
         seed = request.sampling.seed
         seed = self._seeds.getrandbits(63) if seed is None else seed
-        group = Group(request, next(self._arrivals), seed, grammar, self._thinking(request))
+        group = Group(
+            request, next(self._arrivals), seed, grammar, self._thinking(request), search=self._search(request)
+        )
         stream = self._streams[request.id] = _Stream(group)
         self._choices += request.n
         self.engine.submit(group)
@@ -251,6 +254,9 @@ class EngineBackend:
         from tailrace.engine.grammar.thinking import ThinkingRules  # noqa: PLC0415 - few requests need it
 
         return ThinkingRules(thinking, self._tokenizer, self.caps.vocab_size, forced=waits)
+
+    def _search(self, request: GenerateRequest) -> Search | None:
+        return None if request.beams is None else Search(request, self._tokenizer.end_ids, self.caps.vocab_size)
 
     def _free_blocks(self) -> int:
         """What is left when all accepted have started, by the scheduler's own rule: blocks for what is known, and one

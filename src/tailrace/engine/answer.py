@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.engine.beams import Hypothesis
 from tailrace.engine.pool import Hidden, Pool
 from tailrace.engine.sequence import Group
 from tailrace.engine.step import F32, I32, Scores, StepResult, Update
@@ -35,8 +36,10 @@ class Answer:
 
     def event(self, update: Update, result: StepResult | None) -> TokenEvent:
         """The event of one update. `finish` is set when the choice ends, by the scheduler's word or its own text."""
-        sequence, token, sample, finish, error = update
+        sequence, token, sample, finish, error, answer = update
         stream = self.streams[sequence.index]
+        if answer is not None:
+            return self._begin(self._found(sequence.index, answer))
         if token is None:
             text = "" if error is not None else stream.finish()
             event = self._begin(TokenEvent(sequence.index, text, finish=finish, error=error))
@@ -83,13 +86,31 @@ class Answer:
             self._scores_left = False
         return event
 
+    def _found(self, index: int, answer: Hypothesis) -> TokenEvent:
+        """All of an answer that a beam search found."""
+        stream, steps = self.streams[index], answer.steps()
+        tokens = tuple(step.token for step in steps)
+        pushed = stream.push_many(tokens)
+        event = TokenEvent(index, pushed.text, tokens, finish=answer.reason)
+        self._end(event, pushed, stream)
+        if self._wants_logprobs:
+            wanted = self.group.request.sampling.logprobs or 0
+            event.logprobs = tuple(
+                self._logprob(step.token, step.logprob, self._named(step.offer.ids[:wanted], step.offer.logprobs))
+                for step in steps
+            )
+        return event
+
     def _sampled(self, token: int, sample: int, result: StepResult) -> TokenLogprob:
         wanted = self.group.request.sampling.logprobs or 0
         top = self._top(result.top_ids[:, :wanted], result.top_logprobs, sample)
         return self._logprob(token, float(result.logprobs[sample]), top)
 
     def _top(self, ids: I32, logprobs: F32, place: int) -> tuple[tuple[int, bytes, float], ...]:
-        pairs = zip(ids[place].tolist(), logprobs[place].tolist(), strict=False)  # cells without a value hold -1
+        return self._named(ids[place].tolist(), logprobs[place].tolist())
+
+    def _named(self, ids: list[int], logprobs: list[float]) -> tuple[tuple[int, bytes, float], ...]:
+        pairs = zip(ids, logprobs, strict=False)  # cells without a value hold -1
         return tuple((i, self._tokenizer.token_bytes(i, special=True), value) for i, value in pairs if i >= 0)
 
     def _logprob(

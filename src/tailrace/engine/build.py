@@ -23,10 +23,11 @@ from tailrace.engine.grammar.drafter import GrammarDrafter
 from tailrace.engine.grammar.masks import MaskMaker
 from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.kv.stored import Kv, stored_kv
+from tailrace.engine.limits import Limits
 from tailrace.engine.models.bert import EncoderSpec
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import NativeRunner
-from tailrace.engine.scheduler import Limits, Scheduler
+from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.spec.both import ModelDrafter
 from tailrace.engine.spec.draft import Drafter
 from tailrace.engine.spec.lookup import LookupDrafter

@@ -53,7 +53,7 @@ class FakeRunner:
             context = self._context(row.sequence, position)
             tokens.append(self._token(sequence, context, position, _allowed(masks, sample)))
             contexts.append(context)
-        width = max((s.group.request.sampling.logprobs or 0 for s in plan.samplers), default=0)
+        width = max((_alternatives(s) for s in plan.samplers), default=0)
         logprobs = np.array([self._logprob(c, t) for c, t in zip(contexts, tokens, strict=True)], np.float32)
         tops = np.array([self._top(context, width) for context in contexts], np.int32).reshape(len(tokens), width)
         result = StepResult(tokens, logprobs, tops, self._tops(contexts, tops), self._scores(plan), self._hidden(plan))
@@ -103,7 +103,8 @@ class FakeRunner:
         return -(mix64(context + token * 31 & _MASK) % 10_000) / 1000
 
     def _top(self, context: int, width: int) -> list[int]:
-        return [mix64(context + rank) % self.vocab for rank in range(width)]
+        """The best of the whole vocabulary, ties to the lowest id."""
+        return sorted(range(self.vocab if width else 0), key=lambda token: -self._logprob(context, token))[:width]
 
     def _tops(self, contexts: list[int], tops: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         values = [[self._logprob(c, t) for t in row.tolist()] for c, row in zip(contexts, tops, strict=True)]
@@ -129,6 +130,11 @@ class FakeRunner:
         logprobs = [self._logprob(c, int(sequence.tokens[t])) for c, t in zip(contexts, targets, strict=True)]
         tops = np.array([self._top(context, width) for context in contexts], np.int32).reshape(len(targets), width)
         return Scores(sequence, row.score_from, np.array(logprobs, np.float32), tops, self._tops(contexts, tops))
+
+
+def _alternatives(sequence: Sequence) -> int:
+    search = sequence.group.search
+    return (sequence.group.request.sampling.logprobs or 0) if search is None else search.alternatives
 
 
 def _allowed(masks: Masks | None, sample: int) -> list[int] | None:

@@ -307,7 +307,7 @@ class EngineLoop:
 
     def _may_end(self, update: Update) -> bool:
         """Whether the choice ends with it, or its text may end it."""
-        sequence, token, _, finish, _ = update
+        sequence, token, _, finish, *_ = update
         if token is None or finish is not None:
             return True
         answer = self._answers.get(sequence.group.request.id)

@@ -26,30 +26,20 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from math import inf
 
+from tailrace.engine.beam_step import BeamSearches, take_offer
 from tailrace.engine.budget import ChunkBudget
 from tailrace.engine.kv.manager import BlockTable, KvManager
+from tailrace.engine.limits import Limits, validate
 from tailrace.engine.sequence import NO_SLOT, Group, Sequence, State
 from tailrace.engine.share import Served, Want, divide, unweighed, weighed, whole
 from tailrace.engine.spec.draft import Drafter, verify
 from tailrace.engine.standing import Standings, Turn
 from tailrace.engine.step import BAD, Preemption, Row, StepPlan, StepResult, Update, Work
 from tailrace.engine.step_draft import StepDraft
-from tailrace.errors import ContextLengthExceeded, InternalError, InvalidRequest, TailraceError
-from tailrace.frozen import frozen
+from tailrace.errors import InternalError, TailraceError
 from tailrace.types import FinishReason, GenerateRequest
 
 _new = tuple.__new__  # as in step_draft
-
-
-@frozen
-class Limits:
-    max_sequences: int = 32
-    max_context: int = 8192
-    vocab_size: int = 1 << 31
-    max_preemptions: int = 3  # of one sequence, while another can be preempted
-    max_yields: int = 31  # steps in a row that background rows sit out
-    score_rows: int = 64  # prompt rows with logits in one step, which bounds their memory
-    whole_prompts: bool = False  # a prompt is computed in one step, whatever the budget is
 
 
 class Scheduler:
@@ -64,6 +54,7 @@ class Scheduler:
         self._blocked: tuple[Sequence, int] | None = None  # head that did not fit, and the blocks there were
         self._parked: list[Sequence] = []  # waiting with their blocks
         self._served = Served()
+        self._searches = BeamSearches()
         self.standings = Standings()
         self.turn = Turn()  # of the last plan
         self._yielded = 0  # steps in a row that background rows sat out
@@ -75,36 +66,11 @@ class Scheduler:
 
     def validate(self, request: GenerateRequest) -> None:
         """Raise the typed error of a request that could never run. Safe from any thread."""
-        limits, prompt, most = self.limits, len(request.prompt), request.stop.max_tokens
-        if prompt == 0:
-            raise InvalidRequest("the prompt is empty: it needs at least one token", param="prompt")
-        if request.n > limits.max_sequences:
-            raise InvalidRequest(
-                f"n is {request.n} but this server runs at most {limits.max_sequences} sequences at once", param="n"
-            )
-        if prompt + most > limits.max_context:
-            raise ContextLengthExceeded(
-                f"the prompt has {prompt} tokens and max_tokens is {most}, together {prompt + most}; the context is "
-                f"{limits.max_context} tokens: shorten the prompt or lower max_tokens",
-                param="max_tokens" if prompt < limits.max_context else "prompt",
-            )
-        need, total = self.kv.blocks_for(prompt + most), self.kv.pool.total
-        if need > total:
-            size = self.kv.block_tokens
-            raise ContextLengthExceeded(
-                f"the prompt's {prompt} tokens and max_tokens {most} need {need * size} tokens of KV memory and the "
-                f"server has {total * size}: lower max_tokens, or give the server more KV memory",
-                param="max_tokens",
-            )
-        low, high = int(request.prompt.min()), int(request.prompt.max())
-        if low < 0 or high >= limits.vocab_size:
-            bad = low if low < 0 else high
-            raise InvalidRequest(
-                f"prompt token id {bad} is outside the vocabulary of {limits.vocab_size}", param="prompt"
-            )
+        validate(request, self.limits, self.kv)
 
     def submit(self, group: Group) -> None:
         """Queue a request that `validate` accepted."""
+        self._searches.add(group)
         self._wait(group.sequences[0], preempted=False)
 
     def finish(self, sequence: Sequence, reason: FinishReason, now: float, *, forget: bool = False) -> None:
@@ -144,6 +110,7 @@ class Scheduler:
                 sequence.table, sequence.slot = None, NO_SLOT
         self.running.clear()
         self._parked.clear()
+        self._searches.clear()
         self._waiting.clear()
         self._slots = list(range(self.limits.max_sequences - 1, -1, -1))
         self._stale = self.waiting_count = self.waiting_tokens = 0
@@ -262,7 +229,7 @@ class Scheduler:
     def _guess(self, draft: StepDraft) -> None:
         """Ask the drafter about the rows behind their prompts."""
         rows = draft.rows
-        places = [place for place, row in enumerate(rows) if row.first >= row.sequence.group.prompt_tokens]
+        places = [place for place, row in enumerate(rows) if _may_guess(row)]
         if self.drafter is None or not places:
             return
         drafts = self.drafter.draft([rows[place].sequence for place in places], Work(0, draft.decode, draft.kv_tokens))
@@ -425,7 +392,7 @@ class Scheduler:
     def _prefill(self, draft: StepDraft) -> None:
         """Divide the chunk budget among the sequences that have no row yet and are not stalled."""
         taken = {row.sequence for row in draft.rows} | draft.stalled
-        waiting = [sequence for sequence in self.running if sequence not in taken and not draft.waits(sequence)]
+        waiting = [one for one in self.running if one.todo and one not in taken and not draft.waits(one)]
         for sequence in waiting:
             self._extend(sequence)
         budget = max(1, self.budget.chunk_tokens(draft.decode, draft.kv_tokens, draft.seconds))
@@ -499,13 +466,16 @@ class Scheduler:
                 continue
             if sequence.first_token is None:
                 sequence.first_token = now
+            if sequence.group.search is not None:
+                take_offer(sequence, sequence.group.search, result, sample)
+                continue
             sequence.append(token)
             reason = None
             if sequence.known == len(sequence.tokens):
                 reason = FinishReason.LENGTH
                 self.finish(sequence, reason, now)
-            updates.append(_new(Update, (sequence, token, sample, reason, None)))
-        return updates
+            updates.append(_new(Update, (sequence, token, sample, reason, None, None)))
+        return updates + self._searches.advance(self, now) if self._searches else updates
 
     def _settle(self, row: Row, drafted: int) -> None:
         """Count a verified draft, and give back the blocks that only rejected guesses stand in."""
@@ -544,7 +514,7 @@ class Scheduler:
             return
         if not group.request.stop.max_tokens:
             updates.extend(self.end(group, FinishReason.LENGTH, now))
-        elif sequence.followers:
+        elif sequence.followers and group.search is None:
             self._fork(sequence)
 
     def _fork(self, leader: Sequence) -> None:
@@ -586,6 +556,11 @@ class Scheduler:
         self._waiting = [entry for entry in self._waiting if entry[-1].state is State.WAITING]
         heapify(self._waiting)
         self._stale = 0
+
+
+def _may_guess(row: Row) -> bool:
+    group = row.sequence.group
+    return row.first >= group.prompt_tokens and group.search is None
 
 
 def _failure(sequence: Sequence) -> TailraceError:

@@ -18,6 +18,7 @@ from tailrace.engine.kv.manager import BlockTable
 from tailrace.types import EngineFacts, FinishReason, GenerateRequest, Pooling, Tokens
 
 if TYPE_CHECKING:  # the scheduler needs no grammars
+    from tailrace.engine.beams import Offer, Search
     from tailrace.engine.grammar.constraint import Constraint
     from tailrace.engine.grammar.thinking import ThinkingRules
     from tailrace.engine.grammar.workshop import CompiledGrammar
@@ -44,7 +45,7 @@ class Sequence:
 
     __slots__ = (
         "accepted", "closed", "computed", "constraint", "drafted", "finish", "finished", "first_token", "followers",
-        "group", "index", "known", "notes", "peak", "pools", "preemptions", "rested", "scored", "slot", "state",
+        "group", "index", "known", "notes", "offer", "peak", "pools", "preemptions", "rested", "scored", "slot", "state",
         "table", "tokens",
     )  # fmt: skip
 
@@ -66,6 +67,7 @@ class Sequence:
         self.closed = False
         self.notes: object | None = None
         self.constraint: Constraint | None = None
+        self.offer: Offer | None = None  # what may follow it, where it is a beam
         self.drafted = 0
         self.accepted = 0
         self.finish: FinishReason | None = None
@@ -116,11 +118,12 @@ class Sequence:
 
 
 class Group:
-    """A request: one prompt, `n` sequences. Its prompt is computed once, by the first of them."""
+    """A request: one prompt, `n` sequences. Its prompt is computed once, by the first of them. With `search` they are
+    its beams, and the answers come when it is over."""
 
     __slots__ = (
         "adapter", "arrival", "cached", "computed_prompt", "computes_all", "grammar", "key_seed",
-        "measured_nanoseconds", "preemptions", "prompt_tokens", "recomputed", "request", "sequences",
+        "measured_nanoseconds", "preemptions", "prompt_tokens", "recomputed", "request", "search", "sequences",
         "standard_seconds", "started", "thinking",
         "wants_scores",
     )  # fmt: skip
@@ -132,12 +135,15 @@ class Group:
         key_seed: int,
         grammar: CompiledGrammar | None = None,
         thinking: ThinkingRules | None = None,
+        *,
+        search: Search | None = None,
     ) -> None:
         """`key_seed` is the request's seed, or one drawn for it; `arrival` orders requests."""
         self.request = request
         self.adapter: Any = None if request.adapter is None else request.adapter.weights
         self.grammar = grammar
         self.thinking = thinking
+        self.search = search
         self.arrival = arrival
         self.key_seed = key_seed
         self.prompt_tokens = len(request.prompt)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tailrace.engine.beams import Hypothesis
 from tailrace.engine.kv.manager import BlockCopy, Eviction
 from tailrace.engine.pool import Hidden
 from tailrace.engine.sequence import Sequence
@@ -118,10 +119,12 @@ class StepResult:
 
 
 class Update(NamedTuple):
-    """What a committed step means for one sequence. `token` is None when it only ended."""
+    """What a committed step means for one sequence. `token` is None when it only ended; `answer` is then all of it,
+    where it was found by beam search."""
 
     sequence: Sequence
     token: int | None
     sample: int  # index into the result's arrays; -1 without a token
     finish: FinishReason | None
     error: Exception | None = None
+    answer: Hypothesis | None = None

@@ -69,7 +69,7 @@ class StepDraft:
         if first + size == sequence.known and sequence.group.request.stop.max_tokens:
             self.samplers.append(sequence)
             self.sample_rows.append(len(self.rows))
-            for follower in sequence.followers:
+            for follower in sequence.followers if sequence.group.search is None else ():
                 self.samplers.append(follower)
                 self.sample_rows.append(len(self.rows))
         self.rows.append(row)

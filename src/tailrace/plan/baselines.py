@@ -16,7 +16,8 @@ from collections.abc import Collection
 
 from tailrace.engine.budget import ChunkBudget, FixedBudget
 from tailrace.engine.kv.manager import KvManager
-from tailrace.engine.scheduler import Limits, Scheduler
+from tailrace.engine.limits import Limits
+from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import Sequence
 from tailrace.engine.step_draft import StepDraft
 from tailrace.frozen import frozen

@@ -17,8 +17,8 @@ from tailrace.control.pipeline import Pipeline
 from tailrace.control.tenants import Tenants
 from tailrace.engine.budget import ChunkBudget, FixedBudget
 from tailrace.engine.kv.manager import BLOCK_TOKENS, KvManager
+from tailrace.engine.limits import Limits
 from tailrace.engine.parts import EngineParts
-from tailrace.engine.scheduler import Limits
 from tailrace.engine.stats import EngineStats
 from tailrace.frozen import frozen
 from tailrace.observe.metrics import Metrics

@@ -29,6 +29,8 @@ class _Choice:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     columns: CompletionLogprobs = field(default_factory=CompletionLogprobs)
     opened: bool = False
+    prompt: int = 0  # its place among the prompts
+    tokens: int = 0
     score: float = 0.0  # sum of its tokens' log-probabilities, where the best choices are kept
     finish: FinishReason | None = None
     stop_reason: int | str | None = None
@@ -44,7 +46,7 @@ class Answer(Form):
     def __init__(self, ask: Ask, answer_id: str, created: int) -> None:
         self._ask = ask
         self._id, self._created, self._model = answer_id, created, ask.requests[0].model
-        self._choices = [_Choice(said=self._said(i)) for i in range(len(ask.requests) * ask.n)]
+        self._choices = [_Choice(said=self._said(i), prompt=i // ask.n) for i in range(len(ask.requests) * ask.n)]
         self._open = len(self._choices)
         head = {"id": answer_id, "object": self.chunk_object, "created": created, "model": self._model}
         self._prefix = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['
@@ -64,6 +66,7 @@ class Answer(Form):
         else:
             choice.said.read(event)
         choice.logprobs.extend(event.logprobs)
+        choice.tokens += len(event.token_ids)
         if self._ask.keep:
             choice.score += sum(token.logprob or 0.0 for token in event.logprobs)
         if event.prompt_logprobs is not None:
@@ -91,6 +94,8 @@ class Answer(Form):
         if not keep:
             return choices
         prompts = [choices[at : at + made] for at in range(0, len(choices), made)]
+        if self._ask.sorted:
+            return [choice for group in prompts for choice in group[:keep] if choice.tokens or choice is group[0]]
         return [group[i] for group in prompts for i in best([choice.score for choice in group], keep)]
 
     def _beside(self) -> Json:
@@ -266,7 +271,7 @@ class CompletionAnswer(Answer):
             "logprobs": choice.columns.columns(choice.logprobs) if self._ask.logprobs else None,
             "finish_reason": choice.finish,
             "stop_reason": choice.stop_reason,
-            **self._prompt_scores(index // (self._ask.keep or self._ask.n)),
+            **self._prompt_scores(choice.prompt),
         }
 
 

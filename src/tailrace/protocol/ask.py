@@ -29,6 +29,7 @@ class Ask:
     reader: Callable[[], Parser] | None = None  # of one choice's text, where it may hold more than prose
     prompt_logprobs: int | None = None  # alternatives of each prompt token in `prompt_logprobs`; None: no such field
     keep: int = 0  # of the n choices of a prompt only so many are shown, the most likely ones; 0: all
+    sorted: bool = False  # the choices come best first, and those without tokens are none
     call_ids: int = 0  # letters and digits of a call's id; 0: as OpenAI's look
     about: Mapping[str, Any] = field(default_factory=dict)  # what the answer's form is told of the body
     form: object = None  # of vectors: the body that asked for them, which knows how they are shown

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 
 from tailrace.errors import InvalidRequest, TemplateRefused, Unsupported
 from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_size
+from tailrace.protocol.beams import Beams
 from tailrace.protocol.body import Items, Part, Shape
 from tailrace.protocol.prompt import PromptFields
 from tailrace.protocol.restrict import Restricted
@@ -113,7 +114,7 @@ class Conversation(Shape):
         return variables
 
 
-class ChatRequest(Conversation, PromptFields, Restricted, Generation):
+class ChatRequest(Conversation, PromptFields, Restricted, Beams, Generation):
     max_completion_tokens: int | None = Field(None, ge=1)
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -130,7 +131,9 @@ class ChatRequest(Conversation, PromptFields, Restricted, Generation):
         """Render, tokenize once, check against the limits. Raises RequestError."""
         model = check_model(self.model, limits)
         logprobs = self._logprobs(limits)
-        sampling, grammar, found = self.sampling(limits, logprobs), self.grammar(), self.offer()
+        n, made, beams = self.n or 1, self.made(), self.beams()
+        ranked = 0 if made > n and beams is None and logprobs is None else logprobs  # the best are chosen by them
+        sampling, grammar, found = self.sampling(limits, ranked), self.grammar(), self.offer()
         if found is not None:
             grammar = tool_grammar(found, dialect, grammar)
         sampling = self.restrict(sampling, grammar, tokenizer, limits)
@@ -144,9 +147,8 @@ class ChatRequest(Conversation, PromptFields, Restricted, Generation):
         prompt = self.cut(prompt, limits, asked or 1)
         check_fits(len(prompt), limits, "messages")
         stop = self.stopping(limits, answer_length(asked, None, len(prompt), limits))
-        n = self.n or 1
         request = GenerateRequest(
-            request_id, model, prompt, sampling, stop, n=n, grammar=grammar, thinking=thought,
+            request_id, model, prompt, sampling, stop, n=made, beams=beams, grammar=grammar, thinking=thought,
             shown_ids=dialect.shown(tools=found is not None), prompt_logprobs=self.prompt_logprobs, salt=self.salt(),
         )  # fmt: skip
         calls = None
@@ -156,15 +158,18 @@ class ChatRequest(Conversation, PromptFields, Restricted, Generation):
             (request,),
             bool(self.stream),
             self.include_usage(),
-            n,
+            made,
             logprobs is not None,
             reader=reading(dialect.reasoning, thought, calls),
             prompt_logprobs=self.prompt_logprobs,
             call_ids=dialect.tools.id_length,
+            keep=n if made > n or beams else 0,
+            sorted=beams is not None,
         )
 
     def check(self, limits: Limits) -> None:
         super().check(limits)
+        self.check_beams(limits, stream=bool(self.stream))
         self.check_prompt(limits, stream=bool(self.stream))
 
     def uses_tools(self) -> bool:

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from tailrace.errors import InvalidRequest
 from tailrace.protocol.ask import Ask, TextModel, check_fits, check_size
+from tailrace.protocol.beams import Beams
 from tailrace.protocol.prompt import PromptFields
 from tailrace.protocol.restrict import Restricted
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_ids, check_logprobs, check_model
@@ -41,19 +42,19 @@ def prompts_of(value: object) -> list[Prompt]:
     raise ValueError("should be a string, a list of strings, a list of token ids or a list of such lists, none empty")
 
 
-class CompletionRequest(PromptFields, Restricted, Generation):
+class CompletionRequest(PromptFields, Restricted, Beams, Generation):
     prompt: Annotated[Any, BeforeValidator(prompts_of), WithJsonSchema(PROMPT_SCHEMA)]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: int | None = Field(None, ge=0)
     echo: bool | None = None
-    best_of: int | None = Field(None, ge=1)
 
     def ask(self, request_id: str, tokenizer: TextModel, limits: Limits) -> Ask:
         """Tokenize and check every prompt. Raises RequestError."""
         model = check_model(self.model, limits)
         n = self.n or 1
-        made = max(self.best_of or 1, n)
-        ranked = 0 if made > n and self.logprobs is None else self.logprobs  # the best are chosen by them
+        made, beams = self.made(), self.beams()
+        drawn = made > n and beams is None
+        ranked = 0 if drawn and self.logprobs is None else self.logprobs  # the best are chosen by them
         sampling, grammar = self.sampling(limits, ranked), self.grammar()
         sampling = self.restrict(sampling, grammar, tokenizer, limits)
         prompts: list[Prompt] = self.prompt
@@ -69,6 +70,7 @@ class CompletionRequest(PromptFields, Restricted, Generation):
                 prompt_logprobs=self._prompt_width(),
                 grammar=grammar,
                 salt=self.salt(),
+                beams=beams,
             )
             for i, prompt in enumerate(ids)
         )
@@ -82,7 +84,8 @@ class CompletionRequest(PromptFields, Restricted, Generation):
             scored,
             echo,
             prompt_logprobs=self.prompt_logprobs,
-            keep=n if made > n else 0,
+            keep=n if made > n or beams else 0,
+            sorted=beams is not None,
         )
 
     def check(self, limits: Limits) -> None:
@@ -93,15 +96,7 @@ class CompletionRequest(PromptFields, Restricted, Generation):
                 param="prompt",
             )
         check_logprobs(self.logprobs, limits, "logprobs")
-        n, best_of = self.n or 1, self.best_of
-        if best_of is not None and best_of < n:
-            raise InvalidRequest(f"best_of is {best_of}, less than n ({n})", param="best_of")
-        if (best_of or 1) > limits.max_choices:
-            raise InvalidRequest(
-                f"best_of is {best_of}; this server makes at most {limits.max_choices} choices", param="best_of"
-            )
-        if best_of is not None and best_of > n and self.stream:
-            raise InvalidRequest("best_of greater than n is known only at the end: not with stream", param="best_of")
+        self.check_beams(limits, stream=bool(self.stream))
         self.check_prompt(limits, stream=bool(self.stream))
 
     def _prompt_width(self) -> int | None:

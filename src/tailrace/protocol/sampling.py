@@ -38,9 +38,6 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "suffix": ("",),
     "chat_template": (),
     "documents": ([],),
-    "use_beam_search": (False,),
-    "length_penalty": (1, 1.0),
-    "early_stopping": (False,),
     "lora": (),
 }
 

@@ -17,7 +17,7 @@ from tailrace.engine.grammar.masks import Masks
 from tailrace.engine.sample.history import History
 from tailrace.engine.sample.keys import sampling_key
 from tailrace.engine.sample.restrict import Restriction, joined, restriction
-from tailrace.engine.sequence import Sequence
+from tailrace.engine.sequence import Group, Sequence
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -119,7 +119,7 @@ class SamplingBatch:
         self._min_p[slot] = sampling.min_p
         self._typical_p[slot] = max(sampling.typical_p, _LEAST_FLOAT32)
         self._key[slot] = sampling_key(group.key_seed, sequence.index)
-        self._logprobs[slot] = -1 if sampling.logprobs is None else sampling.logprobs
+        self._logprobs[slot] = _reported(group)
         repetition = max(sampling.repetition_penalty, _LEAST_FLOAT32)
         self._penalties[slot] = (sampling.presence_penalty, sampling.frequency_penalty, repetition)
         penalised = sampling.presence_penalty or sampling.frequency_penalty or repetition != 1.0
@@ -195,6 +195,14 @@ def forced(targets: I32, width: int) -> Parameters:
         bias_ids=np.ascontiguousarray(targets, np.int32),
         bias_values=np.full(rows, 1e30, np.float32),
     )
+
+
+def _reported(group: Group) -> int:
+    """`logprobs` of Model.sample: a search adds up those of what it may choose."""
+    if group.search is not None:
+        return -2 - group.search.alternatives
+    asked = group.request.sampling.logprobs
+    return -1 if asked is None else asked
 
 
 def _bias(entries: dict[int, float]) -> Bias | None:
