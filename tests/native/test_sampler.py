@@ -497,6 +497,22 @@ def test_draws_are_these_for_ever() -> None:
 # ---- log-probabilities ----
 
 
+def test_logprobs_of_the_edited_logits() -> None:
+    """-2 - m asks for m alternatives of what bias, penalties and mask leave; without those it is the same as m."""
+    logits = random_logits(70, 4)
+    row = Row(temperature=0, logprobs=-2 - 4, bias={1: 3.0}, penalties=(1, 0.5, 1.5), history={0: 2, 5: 0})
+    allowed = np.arange(70) % 3 > 0
+    x = edited(logits[0], row, allowed)
+    expected = x - x.max() - np.log(np.exp(x - x.max()).sum())
+    token, logprob, ids, top = sample(logits, [row, Row(temperature=0)], np.repeat(mask_of(allowed), 2, axis=0))
+    assert ids[0].tolist() == np.argsort(-expected, kind="stable")[:4].tolist()
+    np.testing.assert_allclose(top[0], expected[ids[0]], atol=1e-5)
+    assert token[0] == ids[0][0] and logprob[0] == top[0][0]
+    plain, same = sample(logits, [Row(logprobs=3)]), sample(logits, [Row(logprobs=-2 - 3)])
+    for a, b in zip(plain, same, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("vocab", [33, 5000])
 def test_logprobs_are_those_of_the_raw_logits(vocab: int) -> None:
     logits = random_logits(vocab, vocab, 5.0)

@@ -45,8 +45,8 @@ class Sequence:
 
     __slots__ = (
         "accepted", "closed", "computed", "constraint", "drafted", "finish", "finished", "first_token", "followers",
-        "group", "index", "known", "notes", "offer", "peak", "pools", "preemptions", "rested", "scored", "slot", "state",
-        "table", "tokens",
+        "group", "index", "known", "notes", "offer", "peak", "pools", "preemptions", "rested", "scored", "slot",
+        "state", "table", "tokens",
     )  # fmt: skip
 
     def __init__(self, group: Group, index: int) -> None:

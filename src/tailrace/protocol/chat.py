@@ -15,7 +15,7 @@ from tailrace.protocol.body import Items, Part, Shape
 from tailrace.protocol.prompt import PromptFields
 from tailrace.protocol.restrict import Restricted
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_logprobs, check_model
-from tailrace.protocol.thinking import Effort, Wish, reading, thinking
+from tailrace.protocol.thinking import Effort, Wish, leaving_room, reading, thinking
 from tailrace.protocol.tool_grammar import tool_grammar
 from tailrace.protocol.tools import Offer, Tool, ToolChoice, offer, past_calls
 from tailrace.text.parsers.dialect import Dialect
@@ -147,6 +147,8 @@ class ChatRequest(Conversation, PromptFields, Restricted, Beams, Generation):
         prompt = self.cut(prompt, limits, asked or 1)
         check_fits(len(prompt), limits, "messages")
         stop = self.stopping(limits, answer_length(asked, None, len(prompt), limits))
+        if grammar is not None:
+            thought = leaving_room(thought, stop.max_tokens)
         request = GenerateRequest(
             request_id, model, prompt, sampling, stop, n=made, beams=beams, grammar=grammar, thinking=thought,
             shown_ids=dialect.shown(tools=found is not None), prompt_logprobs=self.prompt_logprobs, salt=self.salt(),

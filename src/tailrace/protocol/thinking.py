@@ -7,6 +7,7 @@ thinking_token_budget   so many tokens at most; wins
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -57,6 +58,14 @@ def thinking(wish: Wish, form: ReasoningFormat | None, prompt: str) -> Thinking 
     if form is None or end.endswith(form.end):
         return None
     return Thinking(form.begin, form.end, end.endswith(form.begin), wish.most())
+
+
+def leaving_room(found: Thinking | None, max_tokens: int) -> Thinking | None:
+    """For an answer that must follow a grammar: thoughts without a budget get half of its tokens, as a model that never
+    closes them would leave none."""
+    if found is None or found.budget is not None:
+        return found
+    return replace(found, budget=max_tokens // 2)
 
 
 def reading(
