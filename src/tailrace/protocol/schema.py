@@ -100,12 +100,22 @@ class ChatChoice(Shown):
     stop_reason: int | str | None
 
 
+class PromptLogprob(Shown):
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]  # for each prompt token, by token id
+
+
 class ChatCompletion(Shown):
     id: str
     object: str
     created: int
     model: str
     choices: list[ChatChoice]
+    prompt_logprobs: PromptLogprobs | None = None
     usage: UsageBody
     timings: TimingsBody
 
@@ -123,6 +133,7 @@ class CompletionChoice(Shown):
     logprobs: CompletionLogprobsBody | None
     finish_reason: str
     stop_reason: int | str | None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Completion(Shown):
