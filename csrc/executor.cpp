@@ -12,6 +12,12 @@ Model::Model(const Kernels& kernels, const Spec& spec, std::shared_ptr<Team> tea
     : kernels_(kernels), spec_(spec), team_(std::move(team)), parts_(std::make_unique<Parts>()) {
   check_spec(spec_);
   parts_->layers.resize(spec_.layers);
+  parts_->shares.resize(team_->ranks().size());
+  for (size_t rank = 0; rank < parts_->shares.size(); ++rank) {
+    Share& share = parts_->shares[rank];
+    share.heads = share_heads(spec_.heads, spec_.kv_heads, team_->ranks(), static_cast<int>(rank));
+    share.layers.resize(spec_.layers);
+  }
 }
 
 Model::~Model() { team_->settle(); }
@@ -40,23 +46,41 @@ void Model::set_norm(const std::string& name, const float* weight, int count) {
 }
 
 void Model::set_bias(const std::string& name, const float* bias, int count) {
-  std::vector<float>& part = parts_->bias(name);
+  check(spec_.encoder || name.rfind("qkv.", 0) == 0, "name '" + name + "' is not a linear layer that takes a bias: qkv.N");
+  const std::vector<std::vector<float>*> parts = parts_->biases(name);
   const int expected = bias_size(spec_, name);
   check(count == expected, "bias of '" + name + "' must have " + std::to_string(expected) + " values");
-  part.assign(bias, bias + count);
+  if (parts.size() == 1) return parts[0]->assign(bias, bias + count);
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    std::vector<float>& part = *parts[rank];
+    part.clear();
+    for (const Range& own : outputs(name, count, static_cast<int>(rank))) part.insert(part.end(), bias + own.first, bias + own.end());
+  }
+}
+
+std::vector<Range> Model::outputs(const std::string& name, int n, int rank) const {
+  return share_outputs(name, n, {spec_.heads, spec_.kv_heads, spec_.head_dim}, team_->ranks(), rank);
 }
 
 void Model::set_linear(const std::string& name, Format format, int n, int k, const uint8_t* packed, size_t packed_bytes,
                        const float* scale, const int32_t* wide, int wide_count) {
   std::lock_guard<std::mutex> lock(mutex_);
-  OwnedLinear& part = parts_->linear(name);
+  parts_->linear(0, name);
   check_linear(spec_, name, n, k);
   check_wide(wide, wide_count, k);
   check((scale != nullptr) == (format != Format::bf16), "scale is needed for int8 and nib4, and only for them");
   check(packed_bytes == kernels_.packed_bytes(format, n, k, wide_count),
         "packed of '" + name + "' has " + std::to_string(packed_bytes) + " bytes, expected " +
             std::to_string(kernels_.packed_bytes(format, n, k, wide_count)));
-  part.assign(format, n, k, parts_->store.keep(packed, packed_bytes), scale, wide, wide_count);
+  const Linear whole{format, n, static_cast<int>(round_up(n, kTileColumns)), k, packed, scale, wide, nullptr, wide_count};
+  team_->on_each_rank([&](int rank) {
+    const std::vector<Range> own = outputs(name, n, rank);
+    OwnedLinear& part = parts_->linear(rank, name);
+    part.assign(whole, own, nullptr);
+    uint8_t* copy = parts_->shares[rank].store.room(kernels_.packed_bytes(format, part.view.n, k, wide_count));
+    copy_outputs(kernels_, whole, own, copy);
+    part.view.packed = copy;
+  });
 }
 
 void Model::finish() {
@@ -68,6 +92,7 @@ void Model::finish() {
 void Model::begin(KvCache& kv, const Batch& batch) {
   std::lock_guard<std::mutex> lock(mutex_);
   check(step_ != nullptr, "model is not finished: call finish() after setting every part");
+  check(kv.ranks() == team_->ranks(), "kv was made for a team with other ranks");
   check_batch(spec_, kv, batch);
   step_->begin(kv, batch);
 }
@@ -95,9 +120,35 @@ const float* Model::hidden() const { return step_ ? step_->hidden() : nullptr; }
 // An encoder's keys are of no use behind their layer, so that all layers share one.
 KvLayout kv_layout(const Spec& spec, KvFormat format) { return {spec.encoder ? 1 : spec.layers, spec.kv_heads, spec.head_dim, format}; }
 
-KvCache::KvCache(const Spec& spec, KvFormat format, int num_blocks) : layout_(kv_layout(spec, format)), num_blocks_(num_blocks) {
+namespace {
+
+// What of a block lies with a rank.
+KvLayout layout_of_rank(KvLayout layout, int heads, const std::vector<int>& ranks, size_t rank) {
+  layout.kv_heads = share_heads(heads, layout.kv_heads, ranks, static_cast<int>(rank)).kv_heads.count;
+  return layout;
+}
+
+}  // namespace
+
+int64_t kv_block_bytes(const KvLayout& layout, int heads, const std::vector<int>& ranks) {
+  int64_t bytes = 0;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) bytes += layout_of_rank(layout, heads, ranks, rank).block_bytes();
+  return bytes;
+}
+
+KvCache::KvCache(const Spec& spec, KvFormat format, int num_blocks, std::shared_ptr<Team> team)
+    : layout_(kv_layout(spec, format)), num_blocks_(num_blocks), team_(std::move(team)) {
   check(num_blocks > 0, "num_blocks must be positive");
-  memory_.reserve(static_cast<size_t>(num_blocks) * layout_.block_bytes());
+  for (size_t rank = 0; rank < ranks().size(); ++rank) {
+    const KvLayout layout = layout_of_rank(layout_, spec.heads, ranks(), rank);
+    parts_.push_back({layout, Memory(static_cast<size_t>(num_blocks) * layout.block_bytes())});
+  }
+}
+
+int64_t KvCache::block_bytes() const {
+  int64_t bytes = 0;
+  for (const PartOfRank& part : parts_) bytes += part.layout.block_bytes();
+  return bytes;
 }
 
 void KvCache::copy_blocks(const int32_t* src, const int32_t* dst, int count) {
@@ -105,8 +156,11 @@ void KvCache::copy_blocks(const int32_t* src, const int32_t* dst, int count) {
     check(src[i] >= 0 && src[i] < num_blocks_, "src holds a block out of range: " + std::to_string(src[i]));
     check(dst[i] >= 0 && dst[i] < num_blocks_, "dst holds a block out of range: " + std::to_string(dst[i]));
   }
-  const int64_t bytes = layout_.block_bytes();
-  for (int i = 0; i < count; ++i) std::memmove(base() + dst[i] * bytes, base() + src[i] * bytes, bytes);
+  team_->on_each_rank([&](int rank) {
+    uint8_t* base = parts_[rank].memory.data();
+    const int64_t bytes = parts_[rank].layout.block_bytes();
+    for (int i = 0; i < count; ++i) std::memmove(base + dst[i] * bytes, base + src[i] * bytes, bytes);
+  });
 }
 
 }  // namespace tailrace

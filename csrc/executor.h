@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "ranks.h"
 #include "team.h"
 
 namespace tailrace {
@@ -70,7 +71,8 @@ class Model {
   Model(const Kernels& kernels, const Spec& spec, std::shared_ptr<Team> team);
   ~Model();
 
-  // Setters throw std::invalid_argument naming what is wrong. Packed weights are copied, embedding rows are borrowed.
+  // Setters throw std::invalid_argument naming what is wrong. Packed weights are copied, each rank's by its own threads; embedding rows
+  // are borrowed.
   void set_embedding(EmbeddingFormat format, const uint8_t* rows, int64_t row_bytes);
   void set_rope(int table, const float* cos, const float* sin, int rope_dim);
   void set_positions(const float* rows);  // encoder: [max_positions][hidden], added to the embedding
@@ -90,6 +92,7 @@ class Model {
   const Spec& spec() const { return spec_; }
   const Kernels& kernels() const { return kernels_; }
   Team& team() const { return *team_; }
+  const std::shared_ptr<Team>& shared_team() const { return team_; }
   LogitsView logits() const;
   const float* hidden() const;  // [hidden_rows()][hidden], normed: of the logit rows
   int hidden_rows() const;
@@ -100,6 +103,8 @@ class Model {
  private:
   struct Parts;
   struct Step;
+  std::vector<Range> outputs(const std::string& name, int n, int rank) const;
+
   const Kernels& kernels_;
   const Spec spec_;
   std::shared_ptr<Team> team_;
@@ -110,19 +115,30 @@ class Model {
 };
 
 KvLayout kv_layout(const Spec& spec, KvFormat format);
+// Bytes of a block in the memory of all ranks, whose threads `ranks` are.
+int64_t kv_block_bytes(const KvLayout& layout, int heads, const std::vector<int>& ranks);
 
+// A block has a part with each rank, of the KV heads that the rank has, in memory that its threads touch first.
 class KvCache {
  public:
-  KvCache(const Spec& spec, KvFormat format, int num_blocks);
+  KvCache(const Spec& spec, KvFormat format, int num_blocks, std::shared_ptr<Team> team);
+  KvCache(const KvCache&) = delete;
   int num_blocks() const { return num_blocks_; }
-  const KvLayout& layout() const { return layout_; }
-  uint8_t* base() const { return memory_.data(); }
+  const KvLayout& layout() const { return layout_; }  // of the whole model
+  const std::vector<int>& ranks() const { return team_->ranks(); }
+  KvView view(int rank) const { return {parts_[rank].memory.data(), parts_[rank].layout, 0}; }
+  int64_t block_bytes() const;
   void copy_blocks(const int32_t* src, const int32_t* dst, int count);
 
  private:
-  KvLayout layout_;
-  int num_blocks_;
-  Memory memory_;
+  struct PartOfRank {
+    KvLayout layout;
+    Memory memory;
+  };
+  const KvLayout layout_;
+  const int num_blocks_;
+  const std::shared_ptr<Team> team_;
+  std::vector<PartOfRank> parts_;
 };
 
 }  // namespace tailrace

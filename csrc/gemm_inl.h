@@ -39,6 +39,8 @@ inline size_t packed_bytes(Format format, int n, int k, int) {
   return static_cast<size_t>(round_up(n, kTileColumns) / kPanel * panel_bytes(format, k));
 }
 
+inline size_t tile_bytes(Format format, int k, int) { return static_cast<size_t>(kTileColumns / kPanel * panel_bytes(format, k)); }
+
 // Index of (output, input) inside its panel, in elements.
 inline int64_t pair_index(int output, int input) { return (int64_t{input} / 2 * kPanel + output) * 2 + input % 2; }
 
@@ -293,6 +295,7 @@ constexpr Kernels make_kernels(const char* name, bool prefers_nibbles) {
   table.preferred = prefers_nibbles ? +[](bool affine4) { return affine4 ? Format::nib4 : Format::int8; }
                                     : +[](bool) { return Format::int8; };
   table.packed_bytes = packed_bytes;
+  table.tile_bytes = tile_bytes;
   table.pack_int8 = pack_int8;
   table.pack_nib4 = pack_nib4;
   table.pack_bf16 = pack_bf16;

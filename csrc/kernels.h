@@ -244,7 +244,9 @@ struct Kernels {
   void (*leave)();
 
   Format (*preferred)(bool affine4);
+  // Packed weights are tiles of 32 outputs, one behind another, and then perhaps a few bytes for each output, as many for all.
   size_t (*packed_bytes)(Format format, int n, int k, int wide_count);
+  size_t (*tile_bytes)(Format format, int k, int wide_count);
   void (*pack_int8)(const int8_t* w, int n, int k, const int32_t* wide, int wide_count, uint8_t* out);
   void (*pack_nib4)(const uint8_t* q, const int16_t* a, const int16_t* b, int n, int k, const int32_t* wide,
                     int wide_count, uint8_t* out);

@@ -87,6 +87,16 @@ int64_t Adapter::bytes() const {
   return total;
 }
 
+LowRank of_rank(const LowRank& w, const Spec& s, const HeadShare& share) {
+  const bool query = w.column == 0, value = w.column == (s.heads + s.kv_heads) * s.head_dim;
+  const Range& heads = query ? share.heads : share.kv_heads;
+  LowRank own = w;
+  own.n = heads.count * s.head_dim;
+  own.column = query ? 0 : (share.heads.count + (value ? share.kv_heads.count : 0)) * s.head_dim;
+  own.b = static_cast<const uint8_t*>(w.b) + int64_t{heads.first} * s.head_dim * w.rank * (w.bf16 ? sizeof(bf16) : sizeof(float));
+  return own;
+}
+
 void StepAdapters::assign(const Batch& batch) {
   held.clear(), rows.clear(), logits.clear();
   if (!batch.adapters) return;

@@ -32,6 +32,9 @@ class Adapter {
   std::vector<std::vector<uint8_t>> store_;
 };
 
+// What of an addition to q, k or v belongs to a rank, whose qkv has its own heads' columns only.
+LowRank of_rank(const LowRank& w, const Spec& spec, const HeadShare& share);
+
 // Which adapter each row of a step has.
 struct StepAdapters {
   std::vector<std::shared_ptr<const Adapter>> held;  // by sequence; empty when none has one

@@ -289,10 +289,22 @@ KvFormat parse_kv(const std::string& kv) {
   throw std::invalid_argument("kv must be bf16 or int8, not '" + kv + "'");
 }
 
-int64_t bytes_per_block(const nb::dict& spec, const std::string& kv) { return kv_layout(parse_spec(spec), parse_kv(kv)).block_bytes(); }
+int64_t bytes_per_block(const nb::dict& spec, const std::string& kv, const std::vector<int>& ranks) {
+  const Spec parsed = parse_spec(spec);
+  check(!ranks.empty(), "ranks must not be empty");
+  for (int threads : ranks) check(threads > 0, "ranks must be numbers of threads");
+  return kv_block_bytes(kv_layout(parsed, parse_kv(kv)), parsed.heads, ranks);
+}
 
 KvCache* make_cache(Model& model, int num_blocks, const std::string& kv) {
-  return new KvCache(model.spec(), parse_kv(kv), num_blocks);
+  return new KvCache(model.spec(), parse_kv(kv), num_blocks, model.shared_team());
+}
+
+void make_team(Team* team, const std::vector<int>& threads, const std::vector<std::vector<int>>& cpus) {
+  check(cpus.empty() || cpus.size() == threads.size(), "cpus must have a list for each rank");
+  std::vector<RankPlace> ranks;
+  for (size_t rank = 0; rank < threads.size(); ++rank) ranks.push_back({threads[rank], cpus.empty() ? std::vector<int>{} : cpus[rank]});
+  new (team) Team(std::move(ranks));
 }
 
 void bind_packing(nb::module_& m) {
@@ -350,9 +362,18 @@ void bind_cache(nb::module_& m) {
       .def(nb::new_(&make_cache), nb::arg("model"), nb::arg("num_blocks"), nb::arg("kv") = "bf16")
       .def_prop_ro("num_blocks", &KvCache::num_blocks)
       .def_prop_ro("kv", [](const KvCache& kv) { return kv.layout().int8() ? "int8" : "bf16"; })
-      .def_prop_ro("block_bytes", [](const KvCache& kv) { return kv.layout().block_bytes(); })
+      .def_prop_ro("block_bytes", &KvCache::block_bytes)
       .def("copy_blocks", &copy_blocks, nb::arg("src"), nb::arg("dst"))
-      .def_static("bytes_per_block", &bytes_per_block, nb::arg("spec"), nb::arg("kv") = "bf16");
+      .def_static("bytes_per_block", &bytes_per_block, nb::arg("spec"), nb::arg("kv") = "bf16",
+                  nb::arg("ranks") = std::vector<int>{1});
+}
+
+void bind_team(nb::module_& m) {
+  nb::class_<Team>(m, "Team")
+      .def(nb::init<int>(), nb::arg("threads"))
+      .def("__init__", &make_team, nb::arg("threads"), nb::arg("cpus") = std::vector<std::vector<int>>{})
+      .def_prop_ro("threads", &Team::threads)
+      .def_prop_ro("ranks", &Team::ranks);
 }
 
 }  // namespace
@@ -367,7 +388,7 @@ NB_MODULE(_native, m) {
   m.def("cpu_features", &features_dict);
   m.def("variants", [] { return names_of(runnable_variants()); });
   m.def("test_variants", [] { return names_of(testable_variants()); });
-  nb::class_<Team>(m, "Team").def(nb::init<int>(), nb::arg("threads")).def_prop_ro("threads", &Team::threads);
+  bind_team(m);
   bind_packing(m);
   bind::bind_pieces(m);
   bind_adapter(m);

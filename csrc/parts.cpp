@@ -6,34 +6,42 @@
 
 namespace tailrace {
 
-void OwnedLinear::assign(Format format, int n, int k, const uint8_t* packed, const float* scales, const int32_t* channels,
-                         int count) {
-  const int n_pad = static_cast<int>(round_up(n, kTileColumns));
-  scale.assign(scales ? n_pad : 0, 0.0f);
-  if (scales) std::copy(scales, scales + n, scale.begin());
-  wide.assign(channels, channels + count);
-  mask.assign(k, 0);
+void OwnedLinear::assign(const Linear& whole, const std::vector<Range>& outputs, const uint8_t* packed) {
+  view = whole;
+  view.n = 0;
+  for (const Range& own : outputs) view.n += own.count;
+  view.n_pad = static_cast<int>(round_up(view.n, kTileColumns));
+  view.packed = packed;
+  first = outputs.size() == 1 ? outputs.front().first : 0;
+  scale.clear();
+  for (const Range& own : outputs) {
+    if (whole.scale) scale.insert(scale.end(), whole.scale + own.first, whole.scale + own.end());
+  }
+  scale.resize(whole.scale ? view.n_pad : 0);
+  wide.assign(whole.wide, whole.wide + whole.wide_count);
+  mask.assign(whole.k, 0);
   for (int32_t channel : wide) mask[channel] = 0xFFFFFFFFu;
-  view = {format, n, n_pad, k, packed, scales ? scale.data() : nullptr, wide.data(), mask.data(), count};
+  view.scale = whole.scale ? scale.data() : nullptr, view.wide = wide.data(), view.wide_mask = mask.data();
 }
 
-const uint8_t* WeightStore::keep(const uint8_t* bytes, size_t count) {
+uint8_t* WeightStore::room(size_t count) {
   if (chunks_.empty() || used_ + count > chunks_.back().bytes()) {
     chunks_.emplace_back(std::max(count, kChunk));
     used_ = 0;
   }
-  uint8_t* copy = chunks_.back().data() + used_;
-  std::memcpy(copy, bytes, count);
+  uint8_t* room = chunks_.back().data() + used_;
   used_ += round_up(count, kCacheLine);
-  return copy;
+  return room;
 }
 
-Layer& Model::Parts::layer_of(const std::string& name) {
+int Model::Parts::layer_index(const std::string& name) const {
   const std::string digits = name.substr(name.find('.') + 1);
   const bool number = !digits.empty() && digits.size() < 6 && digits.find_first_not_of("0123456789") == std::string::npos;
   check(number && std::stoul(digits) < layers.size(), "name '" + name + "' names a layer the model does not have");
-  return layers[std::stoul(digits)];
+  return static_cast<int>(std::stoul(digits));
 }
+
+Layer& Model::Parts::layer_of(const std::string& name) { return layers[layer_index(name)]; }
 
 std::vector<float>& Model::Parts::norm(const std::string& name) {
   if (name == "final") return final_norm;
@@ -49,24 +57,30 @@ std::vector<float>& Model::Parts::norm(const std::string& name) {
 
 bool Model::Parts::is_head_norm(const std::string& name) { return name.rfind("q.", 0) == 0 || name.rfind("k.", 0) == 0; }
 
-std::vector<float>& Model::Parts::bias(const std::string& name) {
-  if (name == "embed") return embed_bias;
-  if (name.rfind("qkv.", 0) == 0) return layer_of(name).qkv_bias;
-  if (name.rfind("o.", 0) == 0) return layer_of(name).o_bias;
-  if (name.rfind("up.", 0) == 0) return layer_of(name).up_bias;
-  if (name.rfind("down.", 0) == 0) return layer_of(name).down_bias;
-  if (name.rfind("attn_out.", 0) == 0) return layer_of(name).attn_out_bias;
-  if (name.rfind("ffn_out.", 0) == 0) return layer_of(name).ffn_out_bias;
+std::vector<std::vector<float>*> Model::Parts::biases(const std::string& name) {
+  if (name == "embed") return {&embed_bias};
+  if (name.rfind("qkv.", 0) == 0) {
+    std::vector<std::vector<float>*> of_ranks;
+    for (Share& share : shares) of_ranks.push_back(&share.layers[layer_index(name)].qkv_bias);
+    return of_ranks;
+  }
+  if (name.rfind("o.", 0) == 0) return {&layer_of(name).o_bias};
+  if (name.rfind("up.", 0) == 0) return {&layer_of(name).up_bias};
+  if (name.rfind("down.", 0) == 0) return {&layer_of(name).down_bias};
+  if (name.rfind("attn_out.", 0) == 0) return {&layer_of(name).attn_out_bias};
+  if (name.rfind("ffn_out.", 0) == 0) return {&layer_of(name).ffn_out_bias};
   throw std::invalid_argument("name '" + name + "' takes no bias: qkv.N, and of an encoder o.N, up.N, down.N, attn_out.N, ffn_out.N, embed");
 }
 
-OwnedLinear& Model::Parts::linear(const std::string& name) {
-  if (name == "head") return head;
-  if (name.rfind("qkv.", 0) == 0) return layer_of(name).qkv;
-  if (name.rfind("o.", 0) == 0) return layer_of(name).o;
-  if (name.rfind("gate_up.", 0) == 0) return layer_of(name).gate_up;
-  if (name.rfind("up.", 0) == 0) return layer_of(name).gate_up;
-  if (name.rfind("down.", 0) == 0) return layer_of(name).down;
+OwnedLinear& Model::Parts::linear(int rank, const std::string& name) {
+  Share& share = shares[rank];
+  const auto layer = [&]() -> LayerShare& { return share.layers[layer_index(name)]; };
+  if (name == "head") return share.head;
+  if (name.rfind("qkv.", 0) == 0) return layer().qkv;
+  if (name.rfind("o.", 0) == 0) return layer().o;
+  if (name.rfind("gate_up.", 0) == 0) return layer().gate_up;
+  if (name.rfind("up.", 0) == 0) return layer().gate_up;
+  if (name.rfind("down.", 0) == 0) return layer().down;
   throw std::invalid_argument("name '" + name + "' is not a linear layer: qkv.N, o.N, gate_up.N (an encoder's: up.N), down.N or head");
 }
 
@@ -80,12 +94,13 @@ std::string Model::Parts::missing_of_encoder() const {
   need(!embed_norm.empty() && !embed_bias.empty(), "embed");
   for (size_t i = 0; i < layers.size(); ++i) {
     const Layer& layer = layers[i];
+    const LayerShare& own = shares.front().layers[i];
     const std::string suffix = "." + std::to_string(i);
-    need(layer.qkv.set() && !layer.qkv_bias.empty(), "qkv" + suffix);
-    need(layer.o.set() && !layer.o_bias.empty(), "o" + suffix);
+    need(own.qkv.set() && !own.qkv_bias.empty(), "qkv" + suffix);
+    need(own.o.set() && !layer.o_bias.empty(), "o" + suffix);
     need(!layer.attn_out_norm.empty() && !layer.attn_out_bias.empty(), "attn_out" + suffix);
-    need(layer.gate_up.set() && !layer.up_bias.empty(), "up" + suffix);
-    need(layer.down.set() && !layer.down_bias.empty(), "down" + suffix);
+    need(own.gate_up.set() && !layer.up_bias.empty(), "up" + suffix);
+    need(own.down.set() && !layer.down_bias.empty(), "down" + suffix);
     need(!layer.ffn_out_norm.empty() && !layer.ffn_out_bias.empty(), "ffn_out" + suffix);
   }
   return names;
@@ -107,13 +122,14 @@ std::string Model::Parts::missing(const Spec& spec) const {
     const std::string suffix = "." + std::to_string(i);
     need(!layers[i].attn_norm.empty(), "attn" + suffix);
     need(!layers[i].ffn_norm.empty(), "ffn" + suffix);
-    need(layers[i].qkv.set(), "qkv" + suffix);
-    need(layers[i].o.set(), "o" + suffix);
-    need(layers[i].gate_up.set(), "gate_up" + suffix);
-    need(layers[i].down.set(), "down" + suffix);
+    const LayerShare& linears = shares.front().layers[i];
+    need(linears.qkv.set(), "qkv" + suffix);
+    need(linears.o.set(), "o" + suffix);
+    need(linears.gate_up.set(), "gate_up" + suffix);
+    need(linears.down.set(), "down" + suffix);
   }
   need(!final_norm.empty(), "final");
-  need(head.set(), "head");
+  need(shares.front().head.set(), "head");
   return names;
 }
 

@@ -14,9 +14,9 @@ struct Run {
 
 class Cutter {
  public:
-  Cutter(const Spec& spec, int tile_rows, int window, AttentionPlan& plan)
-      : kv_heads_(spec.kv_heads),
-        group_(spec.heads / spec.kv_heads),
+  Cutter(const HeadShare& share, int tile_rows, int window, AttentionPlan& plan)
+      : kv_heads_(share.kv_heads.count),
+        group_(share.group()),
         tile_positions_(std::max(1, tile_rows / group_)),
         window_(window),
         plan_(plan) {}
@@ -98,35 +98,42 @@ void cut_logit_rows(const Batch& batch, Cutter& cutter) {
   }
 }
 
-WindowPlan cut_window(const Spec& spec, const Batch& batch, int tile_rows, int window) {
+WindowPlan cut_window(const HeadShare& share, const Batch& batch, int tile_rows, int window, bool encoder) {
   WindowPlan plan;
   plan.window = window;
-  Cutter all(spec, tile_rows, window, plan.all);
+  Cutter all(share, tile_rows, window, plan.all);
   for (int s = 0; s < batch.sequences; ++s) {
     const int first = batch.row_starts[s], rows = batch.row_starts[s + 1] - first;
-    all.add({s, first, first, rows, batch.first_positions[s], spec.encoder ? rows : 0});
+    all.add({s, first, first, rows, batch.first_positions[s], encoder ? rows : 0});
   }
   all.longest_first();
-  if (spec.encoder) return plan;
-  Cutter logits(spec, tile_rows, window, plan.logits);
+  if (encoder) return plan;
+  Cutter logits(share, tile_rows, window, plan.logits);
   cut_logit_rows(batch, logits);
   logits.longest_first();
   return plan;
 }
 
-}  // namespace
-
-const WindowPlan& StepPlan::of(int window) const {
-  return *std::find_if(windows.begin(), windows.end(), [window](const WindowPlan& plan) { return plan.window == window; });
-}
-
-StepPlan make_plan(const Spec& spec, const Batch& batch, int tile_rows) {
-  StepPlan plan;
-  plan.places = place_rows(batch);
+std::vector<WindowPlan> cut_windows(const Spec& spec, const HeadShare& share, const Batch& batch, int tile_rows) {
+  std::vector<WindowPlan> plans;
   for (int window : spec.windows) {
     const auto same = [window](const WindowPlan& p) { return p.window == window; };
-    if (std::none_of(plan.windows.begin(), plan.windows.end(), same)) plan.windows.push_back(cut_window(spec, batch, tile_rows, window));
+    if (std::none_of(plans.begin(), plans.end(), same)) plans.push_back(cut_window(share, batch, tile_rows, window, spec.encoder));
   }
+  return plans;
+}
+
+}  // namespace
+
+const WindowPlan& StepPlan::of(int rank, int window) const {
+  const std::vector<WindowPlan>& plans = ranks[rank];
+  return *std::find_if(plans.begin(), plans.end(), [window](const WindowPlan& plan) { return plan.window == window; });
+}
+
+StepPlan make_plan(const Spec& spec, const std::vector<HeadShare>& shares, const Batch& batch, int tile_rows) {
+  StepPlan plan;
+  plan.places = place_rows(batch);
+  for (const HeadShare& share : shares) plan.ranks.push_back(cut_windows(spec, share, batch, tile_rows));
   return plan;
 }
 

@@ -10,6 +10,7 @@ namespace tailrace {
 // A block of query positions of one sequence under one KV head, over segments [first_segment, last_segment).
 // `partial` < 0: the tile covers all its keys and writes the finished rows. Otherwise it covers one segment and leaves its
 // result at that index of the partial arrays, to be merged with its neighbours when the rows are quantized.
+// Heads are counted within a rank.
 struct AttentionTile {
   int sequence, row, out_row, positions, first_position, kv_head;
   int first_segment, last_segment;
@@ -39,11 +40,11 @@ struct WindowPlan {
 
 struct StepPlan {
   std::vector<RowPlace> places;
-  std::vector<WindowPlan> windows;  // one for each window among the layers, in order of first use
+  std::vector<std::vector<WindowPlan>> ranks;  // of each: one for each window among the layers, in order of first use
 
-  const WindowPlan& of(int window) const;
+  const WindowPlan& of(int rank, int window) const;
 };
 
-StepPlan make_plan(const Spec& spec, const Batch& batch, int tile_rows);
+StepPlan make_plan(const Spec& spec, const std::vector<HeadShare>& shares, const Batch& batch, int tile_rows);
 
 }  // namespace tailrace

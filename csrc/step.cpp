@@ -21,18 +21,26 @@ FloatView row_major(float* data, int64_t stride) { return {data, kTileColumns, k
 }  // namespace
 
 Model::Step::Step(const Kernels& kernels, const Spec& spec, const Parts& parts, Team& team, Counters& counters)
-    : kernels_(kernels), spec_(spec), parts_(parts), team_(team), counters_(counters), group_(spec.heads / spec.kv_heads) {
-  tile_rows_ = std::max(kernels_.attention_rows / group_, 1) * group_;
+    : kernels_(kernels), spec_(spec), parts_(parts), team_(team), counters_(counters) {
   logits_ = {nullptr, 0, spec.vocab, round_up(spec.vocab, kTileColumns)};
-  space_.scratch.resize(team.threads());
-  for (Memory& memory : space_.scratch) memory.reserve(scratch_bytes());
+  space_.own.resize(parts_.shares.size());
+  for (size_t rank = 0; rank < parts_.shares.size(); ++rank) {
+    shares_.push_back(parts_.shares[rank].heads);
+    for (int i = 0; i < team.ranks()[rank]; ++i) space_.scratch.emplace_back(scratch_bytes(static_cast<int>(rank)));
+  }
+}
+
+// Query rows of an attention tile: whole positions.
+int Model::Step::tile_rows(int rank) const {
+  const int group = parts_.shares[rank].heads.group();
+  return std::max(kernels_.attention_rows / group, 1) * group;
 }
 
 // A member's scratch: two attention partials, then the kernels' own.
-size_t Model::Step::scratch_bytes() const {
+size_t Model::Step::scratch_bytes(int rank) const {
   const int max_k = std::max({spec_.hidden, spec_.ffn, spec_.heads * spec_.head_dim});
-  const size_t partials = 2 * sizeof(float) * static_cast<size_t>(round_up(tile_rows_ * (spec_.head_dim + 2), 16));
-  return partials + kernels_.scratch_bytes(max_k, spec_.head_dim, group_);
+  const size_t partials = 2 * sizeof(float) * static_cast<size_t>(round_up(tile_rows(rank) * (spec_.head_dim + 2), 16));
+  return partials + kernels_.scratch_bytes(max_k, spec_.head_dim, parts_.shares[rank].heads.group());
 }
 
 size_t Model::Step::rows_bytes(int m) const {
@@ -40,51 +48,61 @@ size_t Model::Step::rows_bytes(int m) const {
   auto see = [&](const OwnedLinear& w) {
     most = std::max(most, kernels_.rows_bytes(w.view.format, m, w.view.k, w.view.wide_count));
   };
-  for (const Layer& layer : parts_.layers) see(layer.qkv), see(layer.o), see(layer.gate_up), see(layer.down);
-  if (parts_.head.set()) see(parts_.head);
+  const Share& any = parts_.shares.front();  // ranks differ in outputs, not in inputs
+  for (const LayerShare& layer : any.layers) see(layer.qkv), see(layer.o), see(layer.gate_up), see(layer.down);
+  if (any.head.set()) see(any.head);
   return most;
 }
 
 void Model::Step::reserve(const Batch& batch, int with_logits) {
   const size_t f = sizeof(float), m = batch.rows, r = batch.logits, with = with_logits, hidden = spec_.hidden;
   const size_t heads = static_cast<size_t>(spec_.heads) * spec_.head_dim;
-  int64_t partials = 0;
-  for (const WindowPlan& cut : plan_.windows) partials = std::max({partials, cut.all.partials, cut.logits.partials});
+  for (size_t rank = 0; rank < space_.own.size(); ++rank) reserve_own(static_cast<int>(rank), m);
   space_.residual.reserve(m * hidden * f);
   space_.kept.reserve(r * hidden * f);
   space_.rows.reserve(rows_bytes(batch.rows));
   space_.steps.reserve(round_up(m, 32) * f);
-  space_.qkv.reserve(m * (heads + 2 * static_cast<size_t>(spec_.kv_heads) * spec_.head_dim) * f);
-  space_.q.reserve(m * heads * f);
   space_.attention.reserve(m * heads * f);
   space_.delta.reserve(m * round_up(hidden, kTileColumns) * f);
   space_.activated.reserve(m * spec_.ffn * f);
   space_.logits.reserve(with * logits_.stride * f);
   space_.hidden.reserve(r * hidden * f);
-  space_.partial_max.reserve(partials * f);
-  space_.partial_sum.reserve(partials * f);
-  space_.partial_out.reserve(partials * spec_.head_dim * f);
   if (!adapters_.any()) return;
   space_.normed.reserve(m * hidden * f);
   space_.inner.reserve(m * kInner * f);
   space_.gate_up.reserve(m * 2 * spec_.ffn * f);
 }
 
+void Model::Step::reserve_own(int rank, size_t m) {
+  const size_t f = sizeof(float), head = m * spec_.head_dim * f;
+  const HeadShare& share = shares_[rank];
+  int64_t partials = 0;
+  for (const WindowPlan& cut : plan_.ranks[rank]) partials = std::max({partials, cut.all.partials, cut.logits.partials});
+  RankSpace& own = space_.own[rank];
+  own.qkv.reserve((share.heads.count + 2 * share.kv_heads.count) * head);
+  own.q.reserve(share.heads.count * head);
+  own.partial_max.reserve(partials * f);
+  own.partial_sum.reserve(partials * f);
+  own.partial_out.reserve(partials * spec_.head_dim * f);
+}
+
 // One member's walk through the step. Every member makes the same calls in the same order; one that comes late skips phases
-// that are over, so nothing outside a phase's tasks may write shared memory.
+// that are over, so nothing outside a phase's tasks may write shared memory. It works on what its rank has.
 class Model::Step::Member {
  public:
   Member(Step& step, KvCache& kv, const Batch& batch, Team::Member& place)
       : step_(step),
         place_(place),
+        rank_(place.rank()),
         kernels_(step.kernels_),
         spec_(step.spec_),
         parts_(step.parts_),
+        share_(parts_.shares[rank_]),
         space_(step.space_),
+        own_(space_.own[rank_]),
         batch_(batch),
-        timed_(place.index() == 0 && step.counters_.timed) {
-    kv_.base = kv.base();
-    kv_.layout = kv.layout();
+        timed_(place.index() == 0 && step.counters_.timed),
+        kv_(kv.view(rank_)) {
     split_scratch(space_.scratch[place.index()]);
   }
 
@@ -102,21 +120,26 @@ class Model::Step::Member {
     qkv(last);
     if (batch_.logits > 0) {
       keep_logit_rows();
-      attention(last, step_.plan_.of(spec_.windows[last]).logits, batch_.logits);
+      attention(last, &WindowPlan::logits, batch_.logits);
       feed_forward(last, batch_.logits);
       head();
     }
+  }
+
+  // By rank, what it has of a layer's matrix.
+  auto linear(OwnedLinear LayerShare::*which, int i) const {
+    return [this, which, i](int rank) -> const OwnedLinear& { return parts_.shares[rank].layers[i].*which; };
   }
 
   void encode() {
     embed();
     for (int i = 0; i < spec_.layers; ++i) {
       const Layer& layer = parts_.layers[i];
-      const OwnedLinear* next = i + 1 < spec_.layers ? &parts_.layers[i + 1].qkv : nullptr;
+      const OwnedLinear* next = i + 1 < spec_.layers ? &share_.layers[i + 1].qkv : nullptr;
       project(i);
-      attention(i, step_.plan_.of(spec_.windows[i]).all, batch_.rows);
-      norm_behind(layer.o_bias, layer.attn_out_norm, layer.attn_out_bias, &layer.gate_up);
-      widen_and_narrow(layer);
+      attention(i, &WindowPlan::all, batch_.rows);
+      norm_behind(layer.o_bias, layer.attn_out_norm, layer.attn_out_bias, &share_.layers[i].gate_up);
+      widen_and_narrow(i);
       norm_behind(layer.down_bias, layer.ffn_out_norm, layer.ffn_out_bias, next);
     }
     float* hidden = space_.hidden.as<float>();
@@ -140,7 +163,7 @@ class Model::Step::Member {
 
   // Embedding plus position, normed.
   void embed() {
-    const LayerNormTask norm = layer_norm_task(parts_.embed_norm, parts_.embed_bias, &parts_.layers[0].qkv);
+    const LayerNormTask norm = layer_norm_task(parts_.embed_norm, parts_.embed_bias, &share_.layers[0].qkv);
     each_row(Part::embed, batch_.rows, [&](int row) {
       float* x = residual_ + int64_t{row} * spec_.hidden;
       const float* position = parts_.positions.data() + int64_t{step_.plan_.places[row].position} * spec_.hidden;
@@ -152,10 +175,15 @@ class Model::Step::Member {
 
   // Projections of rows that are quantized already, and K and V into the cache.
   void project(int i) {
-    const FloatView out = blocked(space_.qkv.as<float>(), batch_.rows, kTileColumns);
-    multiply(Part::qkv, parts_.layers[i].qkv, out, batch_.rows);
+    const FloatView out = blocked(own_.qkv.as<float>(), batch_.rows, kTileColumns);
+    multiply(Part::qkv, linear(&LayerShare::qkv, i), out, batch_.rows);
+    kv_.layer = spec_.encoder ? 0 : i;
     const RopeTask rope = rope_task(i, out);
-    each_row(Part::rope, batch_.rows, [&](int row) { kernels_.rope_row(rope, row, scratch_); });
+    sweep(Part::rope, [&](int rank) { return Range{0, step_.shares_[rank].heads.count > 0 ? batch_.rows : 0}; },
+          [&](int first, int end) {
+            expand(i, Place::qkv, out, first, end);
+            for (int row = first; row < end; ++row) kernels_.rope_row(rope, row, scratch_);
+          });
   }
 
   // The sum with what a sublayer has left, normed.
@@ -167,17 +195,18 @@ class Model::Step::Member {
     each_row(Part::norm, batch_.rows, [&](int row) { kernels_.layer_norm_row(norm, row); });
   }
 
-  void widen_and_narrow(const Layer& layer) {
+  void widen_and_narrow(int i) {
+    const LayerShare& own = share_.layers[i];
     const int rows = batch_.rows;
     const FloatView wide = blocked(space_.activated.as<float>(), rows, kTileColumns);
-    multiply(Part::gate_up, layer.gate_up, wide, rows);
-    const GeluTask gelu{wide, layer.up_bias.data(), &layer.down.view, quantized(rows)};
+    multiply(Part::gate_up, linear(&LayerShare::gate_up, i), wide, rows);
+    const GeluTask gelu{wide, parts_.layers[i].up_bias.data(), &own.down.view, quantized(rows)};
     each_row(Part::activation, rows, [&](int row) { kernels_.gelu_row(gelu, row, scratch_); });
-    multiply(Part::down, layer.down, delta(rows), rows);
+    multiply(Part::down, linear(&LayerShare::down, i), delta(rows), rows);
   }
 
   void split_scratch(const Memory& memory) {
-    const int rows = step_.tile_rows_, head_dim = spec_.head_dim;
+    const int rows = step_.tile_rows(rank_), head_dim = spec_.head_dim;
     const int64_t floats = round_up(int64_t{rows} * (head_dim + 2), 16);
     float* base = memory.as<float>();
     for (Partial* p : {&total_, &next_}) {
@@ -187,10 +216,13 @@ class Model::Step::Member {
     scratch_ = {reinterpret_cast<uint8_t*>(base), memory.bytes() - 2 * floats * sizeof(float)};
   }
 
-  // Runs a phase and, in a timed step, books its time.
-  template <class F>
-  void phase(Part part, int tasks, F&& fn) {
-    place_.work(tasks, fn);
+  int threads(int rank) const { return step_.team_.ranks()[rank]; }
+  int ranks() const { return static_cast<int>(parts_.shares.size()); }
+
+  // Runs a phase of tasks(rank) tasks for each rank and, in a timed step, books its time.
+  template <class Tasks, class F>
+  void phase(Part part, const Tasks& tasks, F&& fn) {
+    place_.work_of_rank(tasks, fn);
     const double worked = timed_ ? now() : 0;
     place_.wait();
     if (timed_) book(part, worked);
@@ -203,11 +235,23 @@ class Model::Step::Member {
     mark_ = t;
   }
 
-  // Rows in tasks of a few, so that claiming costs little and the tail stays short: fn(first, end).
+  // The rows of each rank, in tasks of a few, so that claiming costs little and the tail stays short: fn(first, end).
+  template <class RowsOf, class F>
+  void sweep(Part part, const RowsOf& rows_of, F&& fn) {
+    const auto chunk = [&](int rank, int rows) { return std::clamp(rows / (8 * threads(rank)), 1, 16); };
+    const auto tasks = [&](int rank) {
+      const int rows = rows_of(rank).count;
+      return static_cast<int>(ceil_div(rows, chunk(rank, rows)));
+    };
+    const Range own = rows_of(rank_);
+    const int few = chunk(rank_, own.count);
+    phase(part, tasks, [&](int task) { fn(own.first + task * few, std::min(own.end(), own.first + (task + 1) * few)); });
+  }
+
+  // Each row on one rank, on the same one from phase to phase: it stays in the caches there.
   template <class F>
   void each_rows(Part part, int rows, F&& fn) {
-    const int chunk = std::clamp(rows / (8 * step_.team_.threads()), 1, 16);
-    phase(part, static_cast<int>(ceil_div(rows, chunk)), [&](int task) { fn(task * chunk, std::min(rows, (task + 1) * chunk)); });
+    sweep(part, [&](int rank) { return cut(rows, step_.team_.ranks(), rank); }, fn);
   }
 
   template <class F>
@@ -239,13 +283,13 @@ class Model::Step::Member {
     });
   }
 
-  // Adds them to what the linear gave.
+  // Adds them to what the linear gave; of q, k and v, to the rank's heads.
   void expand(int layer, Place place, const FloatView& y, int first, int end) {
     if (!step_.adapters_.any()) return;
     each_run(first, end, [&](const Adapter& adapter, int row, int count) {
       const float* inner = inner_of(row);
       for (const LowRank& w : adapter.of(layer, place)) {
-        kernels_.expand(w, inner, y, row, count);
+        kernels_.expand(place == Place::qkv ? of_rank(w, spec_, share_.heads) : w, inner, y, row, count);
         inner += kMaxRank;
       }
     });
@@ -253,10 +297,17 @@ class Model::Step::Member {
 
   float* inner_of(int row) const { return space_.inner.as<float>() + int64_t{row} * kInner; }
 
-  void multiply(Part part, const OwnedLinear& w, FloatView out, int rows, Activation gate = Activation::none) {
-    const GemmTask task{&w.view, quantized(rows), out, gate};
-    const int threads = step_.team_.threads();
-    phase(part, kernels_.gemm_tasks(task, threads), [&](int i) { kernels_.gemm(task, i, threads, scratch_); });
+  // Each rank its outputs, into its columns of `out`. `of(rank)` is what it has of the matrix.
+  template <class Weights>
+  void multiply(Part part, const Weights& of, FloatView out, int rows, Activation gate = Activation::none) {
+    const auto task_of = [&](int rank) {
+      GemmTask task{&of(rank).view, quantized(rows), out, gate};
+      task.out.data += of(rank).first / kTileColumns * out.block_stride;
+      return task;
+    };
+    const auto tasks = [&](int rank) { return of(rank).view.n > 0 ? kernels_.gemm_tasks(task_of(rank), threads(rank)) : 0; };
+    const GemmTask task = task_of(rank_);
+    phase(part, tasks, [&](int i) { kernels_.gemm(task, i, threads(rank_), scratch_); });
   }
 
   QuantRows quantized(int rows) const { return {space_.rows.data(), space_.steps.as<float>(), rows}; }
@@ -281,16 +332,17 @@ class Model::Step::Member {
 
   void layer(int i) {
     qkv(i);
-    attention(i, step_.plan_.of(spec_.windows[i]).all, batch_.rows);
+    attention(i, &WindowPlan::all, batch_.rows);
     feed_forward(i, batch_.rows);
   }
 
   // Norm, projections, and K and V of the new rows into the cache.
   void qkv(int i) {
     const Layer& layer = parts_.layers[i];
+    const OwnedLinear& consumer = share_.layers[i].qkv;
     const int rows = batch_.rows;
-    const NormTask norm = i == 0 ? norm_task(rows, layer.attn_norm, layer.qkv, {}, {})
-                                 : norm_task(rows, layer.attn_norm, layer.qkv, delta(rows), parts_.layers[i - 1].ffn_out_norm);
+    const NormTask norm = i == 0 ? norm_task(rows, layer.attn_norm, consumer, {}, {})
+                                 : norm_task(rows, layer.attn_norm, consumer, delta(rows), parts_.layers[i - 1].ffn_out_norm);
     each_rows(i == 0 ? Part::embed : Part::norm, rows, [&](int first, int end) {
       if (i > 0) expand(i - 1, Place::down, norm.delta, first, end);
       for (int row = first; row < end; ++row) {
@@ -299,21 +351,14 @@ class Model::Step::Member {
       }
       shrink(i, Place::qkv, norm.normed, spec_.hidden, first, end);
     });
-    const FloatView out = blocked(space_.qkv.as<float>(), rows, kTileColumns);
-    multiply(Part::qkv, layer.qkv, out, rows);
-    kv_.layer = i;
-    const RopeTask rope = rope_task(i, out);
-    each_rows(Part::rope, rows, [&](int first, int end) {
-      expand(i, Place::qkv, out, first, end);
-      for (int row = first; row < end; ++row) kernels_.rope_row(rope, row, scratch_);
-    });
+    project(i);
   }
 
   RopeTask rope_task(int i, FloatView qkv) const {
     const Layer& layer = parts_.layers[i];
     RopeTask task;
     task.qkv = qkv;
-    task.heads = spec_.heads;
+    task.heads = share_.heads.heads.count;
     if (!spec_.encoder) {
       const RopeTable& table = parts_.ropes[spec_.ropes[i]];
       task.rope_dim = table.dim;
@@ -322,37 +367,44 @@ class Model::Step::Member {
     }
     task.places = step_.plan_.places.data();
     task.kv = kv_;
-    task.q = space_.q.as<float>();
+    task.q = own_.q.as<float>();
     task.q_scale = static_cast<float>(spec_.attention_scale > 0 ? kLog2E * spec_.attention_scale
                                                                 : kLog2E / __builtin_sqrt(static_cast<double>(spec_.head_dim)));
-    task.bias = or_null(layer.qkv_bias);
+    task.bias = or_null(share_.layers[i].qkv_bias);
     task.q_norm = or_null(layer.q_norm);
     task.k_norm = or_null(layer.k_norm);
     task.eps = spec_.norm_eps;
     return task;
   }
 
-  void attention(int i, const AttentionPlan& plan, int rows) {
-    const Layer& layer = parts_.layers[i];
+  void attention(int i, AttentionPlan WindowPlan::*of_rows, int rows) {
     window_ = spec_.windows[i];
-    phase(Part::attention, static_cast<int>(plan.tiles.size()), [&](int t) { tile(plan.tiles[t]); });
+    const auto plan_of = [&](int rank) -> const AttentionPlan& { return step_.plan_.of(rank, window_).*of_rows; };
+    const AttentionPlan& plan = plan_of(rank_);
+    phase(Part::attention, [&](int rank) { return static_cast<int>(plan_of(rank).tiles.size()); }, [&](int t) { tile(plan.tiles[t]); });
+    if (ranks() > 1) {  // partial results are many times what they are merged to, which is enough to send to other ranks
+      sweep(Part::merge, [&](int rank) { return Range{0, plan_of(rank).partials > 0 ? rows : 0}; },
+            [&](int first, int end) {
+              for (int row = first; row < end; ++row) merge_row(plan.rows[row], row);
+            });
+    }
     const int width = spec_.heads * spec_.head_dim;
-    const QuantTask quant{row_major(space_.attention.as<float>(), width), &layer.o.view, quantized(rows)};
+    const QuantTask quant{row_major(space_.attention.as<float>(), width), &share_.layers[i].o.view, quantized(rows)};
     each_rows(Part::merge, rows, [&](int first, int end) {
       for (int row = first; row < end; ++row) {
-        if (plan.rows[row].segments > 0) merge_row(plan.rows[row], row);
+        if (ranks() == 1) merge_row(plan.rows[row], row);
         kernels_.quantize_row(quant, row, scratch_);
       }
       shrink(i, Place::o, space_.attention.as<float>(), width, first, end);
     });
-    multiply(Part::o, layer.o, delta(rows), rows);
+    multiply(Part::o, linear(&LayerShare::o, i), delta(rows), rows);
   }
 
   AttentionTask attention_task(const AttentionTile& tile) const {
-    const int head_dim = spec_.head_dim, group = step_.group_;
+    const int head_dim = spec_.head_dim, group = share_.heads.group();
     AttentionTask task;
-    task.q_stride = int64_t{spec_.heads} * head_dim;
-    task.q = space_.q.as<float>() + tile.row * task.q_stride + int64_t{tile.kv_head} * group * head_dim;
+    task.q_stride = int64_t{share_.heads.heads.count} * head_dim;
+    task.q = own_.q.as<float>() + tile.row * task.q_stride + int64_t{tile.kv_head} * group * head_dim;
     task.positions = tile.positions;
     task.group = group;
     task.first_position = tile.first_position;
@@ -366,12 +418,13 @@ class Model::Step::Member {
   }
 
   Partial partial_at(int64_t index) const {
-    return {space_.partial_max.as<float>() + index, space_.partial_sum.as<float>() + index,
-            space_.partial_out.as<float>() + index * spec_.head_dim};
+    return {own_.partial_max.as<float>() + index, own_.partial_sum.as<float>() + index,
+            own_.partial_out.as<float>() + index * spec_.head_dim};
   }
 
+  // `head` of the rank's.
   float* attention_out(int row, int head) const {
-    return space_.attention.as<float>() + (int64_t{row} * spec_.heads + head) * spec_.head_dim;
+    return space_.attention.as<float>() + (int64_t{row} * spec_.heads + share_.heads.heads.first + head) * spec_.head_dim;
   }
 
   void tile(const AttentionTile& tile) {
@@ -393,8 +446,9 @@ class Model::Step::Member {
   }
 
   void merge_row(const SplitRow& split, int row) {
-    for (int head = 0; head < spec_.heads; ++head) {
-      const int64_t first = split.first + int64_t{head / step_.group_} * split.segments * split.stride + head % step_.group_;
+    const int group = share_.heads.group();
+    for (int head = 0; split.segments > 0 && head < share_.heads.heads.count; ++head) {
+      const int64_t first = split.first + int64_t{head / group} * split.segments * split.stride + head % group;
       const Partial total = partial_at(first);
       for (int s = 1; s < split.segments; ++s) kernels_.attention_merge(total, partial_at(first + s * split.stride), 1, spec_.head_dim);
       kernels_.attention_finish(total, 0, spec_.head_dim, attention_out(row, head));
@@ -403,30 +457,29 @@ class Model::Step::Member {
 
   void feed_forward(int i, int rows) {
     const Layer& layer = parts_.layers[i];
-    const NormTask norm = norm_task(rows, layer.ffn_norm, layer.gate_up, delta(rows), layer.attn_out_norm);
+    const NormTask norm = norm_task(rows, layer.ffn_norm, share_.layers[i].gate_up, delta(rows), layer.attn_out_norm);
     each_rows(Part::norm, rows, [&](int first, int end) {
       expand(i, Place::o, norm.delta, first, end);
       for (int row = first; row < end; ++row) kernels_.norm_row(norm, row, scratch_);
       shrink(i, Place::gate_up, norm.normed, spec_.hidden, first, end);
     });
-    step_.adapters_.any() ? gate_apart(i, rows) : gate(layer, rows);
-    multiply(Part::down, layer.down, delta(rows), rows);
+    step_.adapters_.any() ? gate_apart(i, rows) : gate(i, rows);
+    multiply(Part::down, linear(&LayerShare::down, i), delta(rows), rows);
   }
 
-  void gate(const Layer& layer, int rows) {
+  void gate(int i, int rows) {
     const FloatView activated = blocked(space_.activated.as<float>(), rows, kTileColumns / 2);
-    multiply(Part::gate_up, layer.gate_up, activated, rows, spec_.activation);
-    const QuantTask quant{activated, &layer.down.view, quantized(rows)};
+    multiply(Part::gate_up, linear(&LayerShare::gate_up, i), activated, rows, spec_.activation);
+    const QuantTask quant{activated, &share_.layers[i].down.view, quantized(rows)};
     each_row(Part::activation, rows, [&](int row) { kernels_.quantize_row(quant, row, scratch_); });
   }
 
   // The same with what adapters add before the activation.
   void gate_apart(int i, int rows) {
-    const Layer& layer = parts_.layers[i];
     const FloatView wide = blocked(space_.gate_up.as<float>(), rows, kTileColumns);
-    multiply(Part::gate_up, layer.gate_up, wide, rows);
+    multiply(Part::gate_up, linear(&LayerShare::gate_up, i), wide, rows);
     float* activated = space_.activated.as<float>();
-    const QuantTask quant{row_major(activated, spec_.ffn), &layer.down.view, quantized(rows)};
+    const QuantTask quant{row_major(activated, spec_.ffn), &share_.layers[i].down.view, quantized(rows)};
     each_rows(Part::activation, rows, [&](int first, int end) {
       expand(i, Place::gate_up, wide, first, end);
       for (int row = first; row < end; ++row) {
@@ -450,7 +503,7 @@ class Model::Step::Member {
 
   void head() {
     const int rows = batch_.logits, with = step_.logits_.rows;
-    NormTask norm = norm_task(rows, parts_.final_norm, parts_.head, delta(rows), parts_.layers.back().ffn_out_norm);
+    NormTask norm = norm_task(rows, parts_.final_norm, share_.head, delta(rows), parts_.layers.back().ffn_out_norm);
     norm.normed = space_.hidden.as<float>();
     const auto normed = [&](int first, int end) {
       expand(spec_.layers - 1, Place::down, norm.delta, first, end);
@@ -463,7 +516,8 @@ class Model::Step::Member {
     each_rows(Part::norm, with, normed);
     const int stride = static_cast<int>(step_.logits_.stride);
     float* logits = space_.logits.as<float>();
-    multiply(Part::head, parts_.head, row_major(logits, stride), with);
+    const auto head_of = [&](int rank) -> const OwnedLinear& { return parts_.shares[rank].head; };
+    multiply(Part::head, head_of, row_major(logits, stride), with);
     if (spec_.logit_softcap > 0) {
       each_row(Part::head, with, [&](int row) { kernels_.softcap(logits + int64_t{row} * stride, stride, spec_.logit_softcap); });
     }
@@ -471,10 +525,13 @@ class Model::Step::Member {
 
   Step& step_;
   Team::Member& place_;
+  const int rank_;
   const Kernels& kernels_;
   const Spec& spec_;
   const Parts& parts_;
+  const Share& share_;
   Workspace& space_;
+  RankSpace& own_;
   const Batch& batch_;
   const bool timed_;
   KvView kv_;
@@ -493,7 +550,7 @@ void Model::Step::begin(KvCache& kv, const Batch& batch) {
   logits_.rows = hidden_rows_ = 0;  // should memory run out below, nobody may read what is left of the last step
   batch_.assign(batch);
   adapters_.assign(batch);
-  plan_ = make_plan(spec_, batch, kernels_.attention_rows);
+  plan_ = make_plan(spec_, shares_, batch, kernels_.attention_rows);
   const int with = spec_.encoder ? 0 : batch.logits - batch.hidden_only;
   reserve(batch, with);
   logits_.data = space_.logits.as<float>();

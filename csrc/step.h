@@ -10,21 +10,23 @@
 
 namespace tailrace {
 
-// A Linear with the small arrays it points to.
+// What a rank has of a Linear, with the small arrays it points to.
 struct OwnedLinear {
   Linear view;
+  int first = 0;  // where its outputs begin among the whole matrix'; 0 for qkv, whose outputs stay with their rank
   std::vector<float> scale;
   std::vector<int32_t> wide;
   std::vector<uint32_t> mask;
-  void assign(Format format, int n, int k, const uint8_t* packed, const float* scale, const int32_t* wide, int wide_count);
-  bool set() const { return view.packed != nullptr; }
+  // The given outputs of `whole`, whose scale has n values and whose mask is not needed.
+  void assign(const Linear& whole, const std::vector<Range>& outputs, const uint8_t* packed);
+  bool set() const { return view.k > 0; }
 };
 
 // Copies of packed weights in huge pages: the weight stream is read front to back every step, and with small pages address
 // translation costs a quarter of its speed.
 class WeightStore {
  public:
-  const uint8_t* keep(const uint8_t* bytes, size_t count);
+  uint8_t* room(size_t count);
 
  private:
   static constexpr size_t kChunk = size_t{64} << 20;  // touched only as far as used
@@ -37,9 +39,20 @@ struct Layer {
   std::vector<float> attn_norm, ffn_norm;          // before the sublayers
   std::vector<float> attn_out_norm, ffn_out_norm;  // behind them
   std::vector<float> q_norm, k_norm;               // of each head
-  std::vector<float> qkv_bias;
   std::vector<float> o_bias, up_bias, down_bias, attn_out_bias, ffn_out_bias;  // of an encoder; the last two of its norms
+};
+
+struct LayerShare {
   OwnedLinear qkv, o, gate_up, down;
+  std::vector<float> qkv_bias;
+};
+
+// What a rank has, in memory that its threads touched first.
+struct Share {
+  HeadShare heads;
+  std::vector<LayerShare> layers;
+  OwnedLinear head;
+  WeightStore store;
 };
 
 struct RopeTable {
@@ -53,26 +66,31 @@ struct Model::Parts {
   std::vector<float> positions, embed_norm, embed_bias;  // of an encoder
   std::vector<RopeTable> ropes;
   std::vector<Layer> layers;
-  OwnedLinear head;
-  WeightStore store;
+  std::vector<Share> shares;  // by rank
 
   std::vector<float>& norm(const std::string& name);  // these throw naming an unknown part
-  std::vector<float>& bias(const std::string& name);
-  OwnedLinear& linear(const std::string& name);
+  std::vector<std::vector<float>*> biases(const std::string& name);  // of each rank, or one that all share
+  OwnedLinear& linear(int rank, const std::string& name);
   static bool is_head_norm(const std::string& name);
   std::string missing(const Spec& spec) const;        // names of unset parts, separated by ", "
 
  private:
   std::string missing_of_encoder() const;
+  int layer_index(const std::string& name) const;
   Layer& layer_of(const std::string& name);
 };
 
-// Memory of a step; grows to the largest batch seen.
+// What only one rank writes and reads: attention over its own heads.
+struct RankSpace {
+  Memory qkv, q, partial_max, partial_sum, partial_out;
+};
+
+// Memory of a step; grows to the largest batch seen. Ranks gather their outputs in the shared parts of it.
 struct Workspace {
-  Memory residual, kept, rows, steps, qkv, q, attention, delta, activated, logits, hidden;
-  Memory partial_max, partial_sum, partial_out;
+  Memory residual, kept, rows, steps, attention, delta, activated, logits, hidden;
   Memory normed, inner, gate_up;  // of a step with adapters
-  std::vector<Memory> scratch;  // by member
+  std::vector<RankSpace> own;     // by rank
+  std::vector<Memory> scratch;    // by member
 };
 
 // A batch with its arrays.
@@ -101,8 +119,10 @@ struct Model::Step {
     void operator()(Team::Member& place);
   };
   void reserve(const Batch& batch, int with_logits);
+  void reserve_own(int rank, size_t rows);
   size_t rows_bytes(int m) const;
-  size_t scratch_bytes() const;
+  int tile_rows(int rank) const;
+  size_t scratch_bytes(int rank) const;
 
   const Kernels& kernels_;
   const Spec& spec_;
@@ -113,10 +133,10 @@ struct Model::Step {
   OwnedBatch batch_;
   StepAdapters adapters_;
   Walk walk_{*this, nullptr};
+  std::vector<HeadShare> shares_;  // by rank
   StepPlan plan_;
   LogitsView logits_;
   int hidden_rows_ = 0;
-  int group_, tile_rows_;
 };
 
 }  // namespace tailrace

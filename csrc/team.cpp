@@ -1,11 +1,13 @@
 #include "team.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,6 +20,8 @@ namespace {
 constexpr int kStepSpin = 60;   // microseconds: the gap between two steps
 constexpr int kPhaseSpin = 30;  // longer than any task's tail on a quiet machine
 constexpr int kOpen = 1 << 16;
+constexpr int kMostThreads = 1024;
+constexpr int kMostRanks = 64;
 
 using Clock = std::chrono::steady_clock;
 
@@ -35,6 +39,39 @@ struct Start {
   Team* team;
   int index;
 };
+
+// Moves the calling thread to some CPUs. It may stay elsewhere, which costs speed only: they may be offline, or not ours any more.
+void stay_on(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : cpus) {
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
+  }
+  if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof set, &set);
+}
+
+// The calling thread stays on some CPUs for a while.
+class Visit {
+ public:
+  explicit Visit(const std::vector<int>& cpus) : moved_(!cpus.empty() && sched_getaffinity(0, sizeof before_, &before_) == 0) {
+    if (moved_) stay_on(cpus);
+  }
+  ~Visit() {
+    if (moved_) sched_setaffinity(0, sizeof before_, &before_);
+  }
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+ private:
+  cpu_set_t before_;
+  const bool moved_;
+};
+
+std::vector<int> threads_of(const std::vector<RankPlace>& places) {
+  std::vector<int> threads;
+  for (const RankPlace& place : places) threads.push_back(place.threads);
+  return threads;
+}
 
 }  // namespace
 
@@ -58,8 +95,16 @@ void Signal::wait_past(uint32_t value, int spin_microseconds) {
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);
 }
 
-Team::Team(int threads) : threads_(threads) {
-  if (threads < 1 || threads > 1024) throw std::invalid_argument("threads must be between 1 and 1024");
+Team::Team(int threads) : Team(std::vector<RankPlace>{{threads, {}}}) {}
+
+Team::Team(std::vector<RankPlace> ranks) : places_(std::move(ranks)), ranks_(threads_of(places_)) {
+  if (places_.empty() || places_.size() > kMostRanks) throw std::invalid_argument("ranks must be between 1 and 64");
+  for (int threads : ranks_) {
+    if (threads < 1 || threads > kMostThreads) throw std::invalid_argument("threads must be between 1 and 1024");
+    threads_ += threads;
+  }
+  if (threads_ > kMostThreads) throw std::invalid_argument("threads must be between 1 and 1024");
+  tickets_ = std::make_unique<Ticket[]>(places_.size());
   start();
 }
 
@@ -96,7 +141,15 @@ void* Team::entry(void* argument) {
   return nullptr;
 }
 
+int Team::rank_of(int member) const {
+  int rank = 0;
+  for (int end = ranks_[0]; member >= end; end += ranks_[++rank]) {
+  }
+  return rank;
+}
+
 void Team::serve(int index) {
+  stay_on(places_[rank_of(index)].cpus);
   for (;;) {
     const uint32_t seen = start_.load();
     if (stop_) return;
@@ -124,7 +177,9 @@ void Team::settle() {
 
 void Team::open(Call call, void* context) {
   first_phase_ = phase_.load();
-  ticket_.store(uint64_t{first_phase_} << 32, std::memory_order_relaxed);
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    tickets_[rank].next.store(uint64_t{first_phase_} << 32, std::memory_order_relaxed);
+  }
   done_.store(0, std::memory_order_relaxed);
   call_ = call;
   context_ = context;
@@ -135,6 +190,7 @@ void Team::open(Call call, void* context) {
 }
 
 void Team::join() {
+  const Visit visit(places_[0].cpus);
   Member member(*this, 0, first_phase_);
   call_(context_, member);
   if (threads_ > 1) close();
@@ -161,10 +217,11 @@ void Team::close() {
   }
 }
 
-int Team::claim(uint32_t phase, int tasks) {
-  uint64_t ticket = ticket_.load(std::memory_order_relaxed);
+int Team::claim(int rank, uint32_t phase, int tasks) {
+  std::atomic<uint64_t>& next = tickets_[rank].next;
+  uint64_t ticket = next.load(std::memory_order_relaxed);
   while (ticket >> 32 == phase && static_cast<int>(ticket & 0x7FFFFFFF) < tasks) {
-    if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed)) return static_cast<int>(ticket & 0x7FFFFFFF);
+    if (next.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed)) return static_cast<int>(ticket & 0x7FFFFFFF);
   }
   return -1;
 }
@@ -172,9 +229,11 @@ int Team::claim(uint32_t phase, int tasks) {
 // The member that reports the last task opens the next phase.
 void Team::finish(int finished, int tasks) {
   if (done_.fetch_add(finished, std::memory_order_acq_rel) + finished < tasks) return;
-  const uint64_t next = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
+  const uint64_t next = (tickets_[0].next.load(std::memory_order_relaxed) >> 32) + 1;
   done_.store(0, std::memory_order_relaxed);
-  ticket_.store((next & 0xFFFFFFFFu) << 32, std::memory_order_release);
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    tickets_[rank].next.store((next & 0xFFFFFFFFu) << 32, std::memory_order_release);
+  }
   phase_.advance();
 }
 

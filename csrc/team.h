@@ -2,6 +2,9 @@
 // whose tasks are claimed one by one. A phase ends when its tasks are done, not when every member has come: a member that is
 // asleep or descheduled delays nobody by more than the task it holds, and skips the phases it missed.
 //
+// Members belong to ranks (ranks.h), mostly to one. Tasks of a phase may belong to ranks too: then only members of a task's rank claim
+// it, each from its rank's own counter, so that what it reads and writes stays beside the processors that do.
+//
 // Waiting spins for some microseconds, then sleeps in the kernel. It does not yield in between: on a busy machine a thread that
 // sleeps is run soon after it is woken, one that burned its time share is not.
 #pragma once
@@ -11,6 +14,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <type_traits>
 #include <vector>
@@ -30,21 +35,31 @@ class Signal {
   std::atomic<int> sleepers_{0};
 };
 
+// Some threads of a team, and the CPUs they stay on; none: they go where the system likes.
+struct RankPlace {
+  int threads = 1;
+  std::vector<int> cpus;
+};
+
 class Team {
  public:
   // One member's way through a run. Every member makes the same calls in the same order.
   class Member {
    public:
     int index() const { return index_; }
+    int rank() const { return rank_; }
 
     // Calls fn(task) for tasks 0 .. tasks-1 that nobody else has claimed, in ascending order. wait() must follow.
     template <class F>
     void work(int tasks, F&& fn) {
-      if (tasks <= 0) return;
-      int finished = 0;
-      for (int t = team_.claim(phase_, tasks); t >= 0; t = team_.claim(phase_, tasks), ++finished) fn(t);
-      if (finished > 0) team_.finish(finished, tasks);
-      ++phase_;
+      take(0, tasks, tasks, fn);
+    }
+    // The same for tasks 0 .. count(rank)-1 of the member's own rank; the phase has those of every rank.
+    template <class Count, class F>
+    void work_of_rank(const Count& count, F&& fn) {
+      int total = 0;
+      for (size_t rank = 0; rank < team_.ranks().size(); ++rank) total += count(static_cast<int>(rank));
+      take(rank_, count(rank_), total, fn);
     }
     // Returns when every task of the last work() is done, and what its tasks wrote is visible.
     void wait() { team_.wait_for(phase_); }
@@ -57,18 +72,32 @@ class Team {
 
    private:
     friend class Team;
-    Member(Team& team, int index, uint32_t phase) : team_(team), index_(index), phase_(phase) {}
+    Member(Team& team, int index, uint32_t phase) : team_(team), index_(index), rank_(team.rank_of(index)), phase_(phase) {}
+
+    // `tasks` of counter `rank`, in a phase of `total`.
+    template <class F>
+    void take(int rank, int tasks, int total, F&& fn) {
+      if (total <= 0) return;
+      int finished = 0;
+      for (int t = team_.claim(rank, phase_, tasks); t >= 0; t = team_.claim(rank, phase_, tasks), ++finished) fn(t);
+      if (finished > 0) team_.finish(finished, total);
+      ++phase_;
+    }
+
     Team& team_;
-    const int index_;
+    const int index_, rank_;
     uint32_t phase_;
   };
 
   explicit Team(int threads);
+  // Members in the order of their ranks. Workers stay on their rank's CPUs; so does a caller, while it is member 0.
+  explicit Team(std::vector<RankPlace> ranks);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
   int threads() const { return threads_; }
+  const std::vector<int>& ranks() const { return ranks_; }  // threads of each
 
   // Runs fn(Member&) on every member that wakes up in time; the caller is member 0. One run at a time, others wait their turn.
   template <class F>
@@ -85,6 +114,28 @@ class Team {
   // Returns when the run that begin() opened is over; does nothing when there is none. run() and begin() settle first.
   void settle();
 
+  // Calls fn(rank) once for each rank, on one of its threads: memory that it touches first lies beside them. With one rank the caller
+  // just does it. Throws what fn threw.
+  template <class F>
+  void on_each_rank(F&& fn) {
+    if (ranks_.size() == 1) return fn(0);
+    std::vector<std::exception_ptr> failed(ranks_.size());
+    run([&](Member& member) {
+      member.work_of_rank([](int) { return 1; },
+                          [&](int) {
+                            try {
+                              fn(member.rank());
+                            } catch (...) {
+                              failed[member.rank()] = std::current_exception();
+                            }
+                          });
+      member.wait();
+    });
+    for (const std::exception_ptr& failure : failed) {
+      if (failure) std::rethrow_exception(failure);
+    }
+  }
+
  private:
   using Call = void (*)(void*, Member&);
   template <class F>
@@ -94,7 +145,8 @@ class Team {
   void run_raw(Call call, void* context, bool later);
   void open(Call call, void* context);
   void join();
-  int claim(uint32_t phase, int tasks);  // -1: nothing left for this phase
+  int rank_of(int member) const;
+  int claim(int rank, uint32_t phase, int tasks);  // -1: nothing left for this phase
   void finish(int finished, int tasks);
   void wait_for(uint32_t phase);
   bool enter();
@@ -104,7 +156,13 @@ class Team {
   void serve(int index);
   static void* entry(void* argument);
 
-  const int threads_;
+  struct alignas(64) Ticket {
+    std::atomic<uint64_t> next{0};  // phase << 32 | next task
+  };
+
+  const std::vector<RankPlace> places_;
+  std::vector<int> ranks_;
+  int threads_ = 0;
   pid_t owner_ = 0;  // workers do not survive fork(): the child starts its own
   std::mutex turn_;
   bool pending_ = false;  // a run was begun and not joined
@@ -114,7 +172,7 @@ class Team {
   void* context_ = nullptr;
   uint32_t first_phase_ = 0;
   bool stop_ = false;
-  alignas(64) std::atomic<uint64_t> ticket_{0};  // phase << 32 | next task
+  std::unique_ptr<Ticket[]> tickets_;            // by rank
   alignas(64) std::atomic<int> done_{0};         // finished tasks of the phase
   alignas(64) Signal phase_;                     // the current phase
   alignas(64) std::atomic<int> gate_{0};         // kOpen while workers may enter, plus the number inside

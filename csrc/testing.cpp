@@ -33,7 +33,9 @@ OwnedLinear consumer_of(const std::string& fmt, int n, int k, const uint8_t* pac
   const int32_t* channels = array_data<int32_t>(wide, "wide", {kAnySize});
   check_wide(channels, count, k);
   OwnedLinear w;
-  w.assign(parse(fmt), n, k, packed, scale ? array_data<float>(*scale, "scale", {n}) : nullptr, channels, count);
+  const float* scales = scale ? array_data<float>(*scale, "scale", {n}) : nullptr;
+  const Linear whole{parse(fmt), n, static_cast<int>(round_up(n, kTileColumns)), k, packed, scales, channels, nullptr, count};
+  w.assign(whole, {{0, n}}, packed);
   return w;
 }
 
@@ -427,6 +429,48 @@ int64_t team_sum(Team& team, int tasks, int phases) {
   return sum.load();
 }
 
+// The same with count[rank] tasks for each rank: the sum of each rank's, by whom it was claimed.
+std::vector<int64_t> rank_sums(Team& team, const std::vector<int>& counts, int phases) {
+  check(counts.size() == team.ranks().size(), "counts must have one for each rank");
+  std::vector<std::atomic<int64_t>> sums(counts.size());
+  std::atomic<int> done{0};
+  std::atomic<bool> failed{false};
+  int total = 0;
+  for (int count : counts) total += count;
+  team.run([&](Team::Member& member) {
+    for (int i = 0; i < phases; ++i) {
+      member.work_of_rank([&](int rank) { return counts[rank]; },
+                          [&](int t) {
+                            if (done.fetch_add(1) < i * total) failed = true;  // a task of the last phase was still to come
+                            sums[member.rank()].fetch_add(t);
+                          });
+      member.wait();
+    }
+  });
+  check(!failed, "a phase began before the one before it had ended");
+  return {sums.begin(), sums.end()};
+}
+
+// By rank: first query head, their number, first KV head, their number.
+std::vector<std::vector<int>> head_shares(int heads, int kv_heads, const std::vector<int>& ranks) {
+  std::vector<std::vector<int>> shares;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const HeadShare share = share_heads(heads, kv_heads, ranks, static_cast<int>(rank));
+    shares.push_back({share.heads.first, share.heads.count, share.kv_heads.first, share.kv_heads.count});
+  }
+  return shares;
+}
+
+// By rank: first unit, their number.
+std::vector<std::vector<int>> cuts(int units, const std::vector<int>& ranks) {
+  std::vector<std::vector<int>> parts;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Range part = cut(units, ranks, static_cast<int>(rank));
+    parts.push_back({part.first, part.count});
+  }
+  return parts;
+}
+
 // Best operations per second of one core over `seconds`; 0 where the CPU lacks AVX2.
 double peak(double seconds, void (*rounds)(int), int operations) {
   constexpr int kRounds = 20000;
@@ -490,6 +534,9 @@ void bind_testing(nb::module_& m) {
   m.def("low_rank", &low_rank, nb::arg("variant"), nb::arg("adapter"), nb::arg("x"), nb::arg("y"), nb::arg("strip"));
   m.def("phase_seconds", &phase_seconds, nb::arg("team"), nb::arg("runs"), nb::call_guard<nb::gil_scoped_release>());
   m.def("team_sum", &team_sum, nb::arg("team"), nb::arg("tasks"), nb::arg("phases"), nb::call_guard<nb::gil_scoped_release>());
+  m.def("rank_sums", &rank_sums, nb::arg("team"), nb::arg("counts"), nb::arg("phases"), nb::call_guard<nb::gil_scoped_release>());
+  m.def("head_shares", &head_shares, nb::arg("heads"), nb::arg("kv_heads"), nb::arg("ranks"));
+  m.def("cuts", &cuts, nb::arg("units"), nb::arg("ranks"));
   m.def("madd_peak", [](double seconds) { return peak(seconds, madd_rounds, 32); }, nb::arg("seconds"),
         nb::call_guard<nb::gil_scoped_release>());
   m.def("fma_peak", [](double seconds) { return peak(seconds, fma_rounds, 16); }, nb::arg("seconds"),

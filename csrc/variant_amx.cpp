@@ -57,8 +57,11 @@ inline Steps steps_of(Format format, int k, int wide_count) {
 }
 inline Steps steps_of(const Linear& w) { return steps_of(w.format, w.k, w.wide_count); }
 
+inline size_t tile_bytes(Format format, int k, int wide_count) {
+  return static_cast<size_t>(2 * kTile * steps_of(format, k, wide_count).all());
+}
 inline size_t packed_bytes(Format format, int n, int k, int wide_count) {
-  return static_cast<size_t>(ceil_div(n, kTileColumns)) * 2 * kTile * steps_of(format, k, wide_count).all();
+  return static_cast<size_t>(ceil_div(n, kTileColumns)) * tile_bytes(format, k, wide_count);
 }
 inline size_t rows_bytes(Format format, int m, int k, int wide_count) {
   return static_cast<size_t>(round_up(m, kBlockRows)) / kTileRows * kTile * steps_of(format, k, wide_count).all();
@@ -402,6 +405,7 @@ constexpr Kernels make_table(const char* name) {
   t.leave = tile::release;
   t.preferred = preferred;
   t.packed_bytes = packed_bytes;
+  t.tile_bytes = tile_bytes;
   t.pack_int8 = pack_int8;
   t.pack_nib4 = pack_nib4;
   t.pack_bf16 = pack_bf16;

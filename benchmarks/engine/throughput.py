@@ -1,6 +1,6 @@
 """Speed of the engine on a model file, through its scheduler and without HTTP.
 
-    python -m benchmarks.engine.throughput MODEL.gguf [--threads 2] [--rounds 3] [--batches 1 8 32]
+    python -m benchmarks.engine.throughput MODEL.gguf [--threads 2] [--ranks 1] [--rounds 3] [--batches 1 8 32]
 
 One prompt of 512 tokens; then batches of requests with 256 tokens in and 64 out (end tokens ignored, greedy, prefix
 cache off). Prints the best and the median round: tokens per second, time to the first token of the last request,
@@ -74,6 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--ranks", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 8, 32])
     parser.add_argument("--weights", default="auto")
@@ -83,15 +84,16 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="folder for packed weights and step costs")
     options = parser.parse_args()
     config = EngineConfig(
-        weights=options.weights, isa=options.isa, threads=options.threads, chunk_tokens=options.chunk,
-        prefix_cache=False, speculate=options.speculate, max_sequences=max(32, *options.batches),
+        weights=options.weights, isa=options.isa, threads=options.threads, ranks=options.ranks,
+        chunk_tokens=options.chunk, prefix_cache=False, speculate=options.speculate,
+        max_sequences=max(32, *options.batches),
     )  # fmt: skip
     started = time.perf_counter()
     parts = build_engine(options.model, config, SystemClock(), cache_dir=options.cache, say=print)
     assert parts.loaded is not None
     loaded = parts.loaded
     print(f"ready in {time.perf_counter() - started:.2f} s: {loaded.variant}, {loaded.weights}, "
-          f"{loaded.team.threads} threads")  # fmt: skip
+          f"threads of each rank: {loaded.team.ranks}")  # fmt: skip
     print("step costs a + bP + cD + dK + eA:", " ".join(f"{value:.3g}" for value in parts.cost.coefficients))
     show("prefill 512", [run(parts, 1, 512, 1, seed) for seed in range(options.rounds)], 512, 1)
     for batch in options.batches:

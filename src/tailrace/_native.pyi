@@ -3,7 +3,8 @@
 Arrays are C-contiguous; a wrong dtype or shape raises ValueError naming the argument.
 """
 
-from typing import Any, Literal, NotRequired, TypedDict
+from collections.abc import Sequence
+from typing import Any, Literal, NotRequired, TypedDict, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -60,10 +61,20 @@ class ModelSpec(TypedDict):
     encoder: NotRequired[bool]  # every token sees all of its sequence; see csrc/executor.h
 
 class Team:
-    """A persistent thread team; the caller of a native call is its member 0."""
+    """A persistent thread team; the caller of a native call is its member 0.
+
+    `threads` is their number, or one for each rank. Models divide themselves among ranks (tensor parallel). The threads
+    of rank i, and a caller while it is member 0, stay on the CPUs `cpus[i]`; without, the system places them.
+    """
+    @overload
     def __init__(self, threads: int) -> None: ...
+    @overload
+    def __init__(self, threads: Sequence[int], cpus: Sequence[Sequence[int]] = ()) -> None: ...
     @property
     def threads(self) -> int: ...
+    @property
+    def ranks(self) -> list[int]:
+        """Threads of each rank."""
 
 def preferred_format(variant: str, source: str) -> str:
     """Packed format the variant runs fastest for weights whose source is "affine4" or "other": "nib4" or "int8"."""
@@ -200,4 +211,5 @@ class KvCache:
     def block_bytes(self) -> int: ...
     def copy_blocks(self, src: I32, dst: I32) -> None: ...
     @staticmethod
-    def bytes_per_block(spec: ModelSpec, kv: Literal["bf16", "int8"] = "bf16") -> int: ...
+    def bytes_per_block(spec: ModelSpec, kv: Literal["bf16", "int8"] = "bf16", ranks: Sequence[int] = (1,)) -> int:
+        """With as many threads in each rank as `ranks` says; ranks that share a KV head have it each."""

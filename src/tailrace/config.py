@@ -39,6 +39,7 @@ class EngineConfig:
     kv: str = knob("auto", "stored keys and values; auto: int8 where accurate", choices=("auto", "int8", "bf16"))
     isa: str = knob("auto", "kernel variant; auto: the best this CPU runs")
     threads: int = knob(0, "native threads; 0: one per usable core", low=0, high=1024)
+    ranks: int = knob(0, "shares of the model, each with its threads; 0: one per memory node", low=0, high=64)
     kv_memory: int = knob(0, "memory for the KV cache; 0: from free memory", unit="bytes", low=0)
     max_context: int = knob(0, "tokens a sequence may have; 0: what the model was trained for", low=0)
     max_sequences: int = knob(32, "sequences running at once", low=1, high=1024)

@@ -14,6 +14,7 @@ from tailrace.doctor.finding import Level
 from tailrace.doctor.machine import Machine
 from tests.doctor.support import AVX2, FEATURES, by_check, machine
 
+TWO_NODES = {f"sys/devices/system/node/node{i}/cpulist": f"{2 * i}-{2 * i + 1}\n" for i in range(2)}
 LACKS_ALL = f"the CPU lacks {', '.join(FEATURES[4:])}"
 
 
@@ -79,18 +80,43 @@ def test_shared_cores_are_a_hint(tmp_path: Path) -> None:
     assert "threads = 2 may be faster" in found.advice
 
 
-def test_other_work_nodes_and_pools_are_warned_about(tmp_path: Path) -> None:
+def test_other_work_and_pools_are_warned_about(tmp_path: Path) -> None:
     busy = machine(
         tmp_path,
-        {"proc/loadavg": "2.50 1.00 0.50 3/100 1234\n", "sys/devices/system/node/node1/cpulist": "4-7\n"},
+        {"proc/loadavg": "2.50 1.00 0.50 3/100 1234\n"},
         pools=lambda: [{"internal_api": "openblas", "num_threads": 64}],
     )
     found = by_check(cpu_findings(busy, EngineConfig()))
-    levels = {name: found[name].level for name in ("other work", "memory nodes", "thread pools")}
+    levels = {name: found[name].level for name in ("other work", "thread pools")}
     assert set(levels.values()) == {Level.WARN}
     assert found["other work"].text.startswith("load 2.5 on 4 CPUs")
-    assert "numactl" in found["memory nodes"].advice
     assert "to 4" in found["thread pools"].advice
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "text", "advice"),
+    [
+        ({}, Level.OK, "2: 4 threads in 2 ranks: 2 on node 0, 2 on node 1", ""),
+        ({"threads": 3}, Level.OK, "2: 3 threads in 2 ranks: 2 on node 0, 1 on node 1", ""),
+        ({"threads": 2}, Level.OK, "2: 2 threads", "they fit one node: numactl"),
+        ({"ranks": 1}, Level.WARN, "2: 4 threads, which read memory of other nodes", "set ranks to 0"),
+        ({"ranks": 5}, Level.FAIL, "ranks is 5 but there are 4 threads: each rank needs one", "lower ranks"),
+    ],
+)
+def test_how_threads_divide_among_memory_nodes(
+    tmp_path: Path, settings: dict[str, int], level: Level, text: str, advice: str
+) -> None:
+    found = by_check(cpu_findings(machine(tmp_path, TWO_NODES), EngineConfig(**settings)))["memory nodes"]
+    assert (found.level, found.text) == (level, text)
+    assert found.advice.startswith(advice)
+    assert bool(found.advice) == bool(advice)
+
+
+def test_ranks_on_one_memory_node(tmp_path: Path) -> None:
+    one = by_check(cpu_findings(machine(tmp_path), EngineConfig()))["memory nodes"]
+    assert (one.level, one.text, one.facts) == (Level.OK, "one", {"nodes": 1, "ranks": [4]})
+    three = by_check(cpu_findings(machine(tmp_path), EngineConfig(ranks=3)))["memory nodes"]
+    assert (three.level, three.text) == (Level.OK, "one: 4 threads in 3 ranks: 2, 1, 1")
 
 
 def test_nothing_readable_is_no_error(tmp_path: Path) -> None:

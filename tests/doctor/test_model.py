@@ -17,6 +17,7 @@ from tailrace.doctor.speed import Speed, expected, known_speed, measured_speed
 from tailrace.engine.cost import CostModel
 from tailrace.engine.cost_file import KeptCosts, cost_file, keep_costs
 from tailrace.engine.models.registry import describe
+from tailrace.engine.nodes import Rank
 from tailrace.engine.store.digest import sha256_file
 from tailrace.engine.weights.load import load_model
 from tailrace.engine.weights.open import open_checkpoint
@@ -118,16 +119,17 @@ def test_speed_from_costs(tmp_path: Path) -> None:
 
 def test_speed_known_from_an_earlier_start(tiny: Path, tmp_path: Path) -> None:
     config = EngineConfig(model=str(tiny), store=str(tmp_path))
-    unknown = known_speed(config, 3).finding(tiny)
+    three = [Rank(2), Rank(1)]
+    unknown = known_speed(config, lambda: three).finding(tiny)
     assert (unknown.text, "--measure" in unknown.advice) == ("not known yet", True)
     variant = _native.variants()[0]
     weights = _native.preferred_format(variant, "affine4")
     costs = np.array([0.001, 0.0001, 0.002, 1e-6, 0.0])
-    file = cost_file(tmp_path, sha256_file(tiny), weights=weights, kv="int8", variant=variant, threads=3)
+    file = cost_file(tmp_path, sha256_file(tiny), weights=weights, kv="int8", variant=variant, ranks=[2, 1])
     keep_costs(file, KeptCosts(costs, StepCosts()))
-    assert known_speed(config, 3).finding(tiny).text.endswith("(from an earlier start)")
-    assert known_speed(config, 2).finding(tiny).text == "not known yet"
-    assert known_speed(replace(config, kv="bf16"), 3).finding(tiny).text == "not known yet"
+    assert known_speed(config, lambda: three).finding(tiny).text.endswith("(from an earlier start)")
+    assert known_speed(config, lambda: [Rank(3)]).finding(tiny).text == "not known yet"
+    assert known_speed(replace(config, kv="bf16"), lambda: three).finding(tiny).text == "not known yet"
 
 
 def test_speed_that_cannot_be_measured_says_why(tmp_path: Path) -> None:

@@ -192,13 +192,13 @@ def test_weights_with_the_adapter_merged_are_near(variant: str) -> None:
 
 @pytest.mark.parametrize("kv", ["bf16", "int8"])
 def test_a_row_has_its_bits_in_any_company(variant: str, kv: Any, weights: Weights) -> None:
-    """Beside other adapters and none, in chunks, with two threads; rows without an adapter as if none was there."""
+    """Beside other adapters and none, in chunks, on threads and ranks; rows without one as if none was there."""
     first, second = (additions(DIMS, rank, seed) for rank, seed in ((16, 1), (5, 2)))
-    single, pair = native_model(variant, weights), native_model(variant, weights, threads=2)
+    single, *others = (native_model(variant, weights, threads) for threads in (1, 2, [1, 1], [1, 1, 1]))
     a, b = first.native(single), second.native(single)
     expected = [run(single, [(TOKENS, one)], _native.KvCache(single, 4, kv), [0])[0] for one in (a, None, b, a)]
     assert (expected[1] == run_chunked(single, TOKENS, 90, kv=kv)).all()
-    for model in (single, pair):
+    for model in (single, *others):
         together, cache = [], _native.KvCache(model, 16, kv)
         for start in range(0, 90, 30):
             part = TOKENS[start : start + 30]

@@ -150,7 +150,7 @@ def pack(variant: str, weights: Weights, name: str) -> npt.NDArray[np.uint8]:
     return _native.pack_int8(variant, weights.w8[name], weights.wide[name])
 
 
-def native_model(variant: str, weights: Weights, threads: int = 1) -> _native.Model:
+def native_model(variant: str, weights: Weights, threads: int | list[int] = 1) -> _native.Model:
     model = _native.Model(variant, weights.dims.spec(), _native.Team(threads))
     model.set_embedding(weights.embedding, "f32")
     model.set_rope(weights.cos, weights.sin)

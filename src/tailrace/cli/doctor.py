@@ -26,7 +26,7 @@ def run_doctor(loaded: Loaded, *, measure: bool, as_json: bool, machine: Machine
         speed = (
             measured_speed(engine, SystemClock(), progress)
             if measure
-            else known_speed(engine, machine.engine_threads())
+            else known_speed(engine, lambda: machine.ranks(engine))
         )
         findings = list(examine(machine, loaded.config, speed))
     (print_json if as_json else print_table)(findings)

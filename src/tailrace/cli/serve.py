@@ -20,6 +20,7 @@ from tailrace.api.listener import bound
 from tailrace.cli.output import bold, show_warning
 from tailrace.clock import SystemClock
 from tailrace.config import Config, Loaded, store_root, warnings
+from tailrace.engine.nodes import engine_ranks, ranks_text
 from tailrace.llm.fleet import Fleet
 from tailrace.llm.ready import Model
 from tailrace.units import human_bytes
@@ -115,7 +116,7 @@ def print_model(model: Model, config: Config) -> None:
     alone, beside = budget.chunk_tokens(0, 0), budget.chunk_tokens(1, 256)
     facts = {
         "model": f"{model.name} ({model.path})",
-        "kernels": f"{loaded.variant}, {loaded.team.threads} threads",
+        "kernels": f"{loaded.variant}, {ranks_text(engine_ranks(config.engine.threads, config.engine.ranks))}",
         "weights": f"{sizes} ({kept})",
         "context": f"{parts.scheduler.limits.max_context:,} tokens, {config.engine.max_sequences} sequences at once",
         "memory": str(parts.capacity),

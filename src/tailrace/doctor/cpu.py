@@ -8,6 +8,8 @@ from tailrace.config import EngineConfig
 from tailrace.doctor.finding import Finding, Level
 from tailrace.doctor.machine import Machine
 from tailrace.engine.cpus import cpu_quota, physical_cores
+from tailrace.engine.nodes import memory_nodes, ranks_text
+from tailrace.errors import ConfigError
 
 _AVX2 = ("avx2", "fma", "f16c", "bmi2")
 _AVX512 = (*_AVX2, "avx512", "avx512_vnni")
@@ -25,7 +27,7 @@ def cpu_findings(machine: Machine, config: EngineConfig) -> Iterator[Finding]:
     yield _processor(machine)
     yield _kernels(machine, config)
     yield _threads(machine, config)
-    yield _nodes(machine)
+    yield _nodes(machine, config)
     yield _load(machine)
     yield _pools(machine)
 
@@ -81,14 +83,23 @@ def _threads(machine: Machine, config: EngineConfig) -> Finding:
     return Finding("threads", Level.OK, text, advice, facts)
 
 
-def _nodes(machine: Machine) -> Finding:
-    folder = machine.root / "sys/devices/system/node"
-    nodes = len(list(folder.glob("node[0-9]*"))) or 1
-    if nodes == 1:
-        return Finding("memory nodes", Level.OK, "one", "", {"nodes": 1})
-    advice = "bind a server to one of them: numactl --cpunodebind=0 --membind=0 tailrace serve; run one for each"
-    text = f"{nodes}: memory of another node is slower to reach"
-    return Finding("memory nodes", Level.WARN, text, advice, {"nodes": nodes})
+def _nodes(machine: Machine, config: EngineConfig) -> Finding:
+    nodes = memory_nodes(machine.root, machine.affinity())
+    facts: dict[str, object] = {"nodes": len(nodes)}
+    try:
+        ranks = machine.ranks(config)
+    except ConfigError as error:
+        return Finding("memory nodes", Level.FAIL, error.message, "lower ranks, or leave it at 0", facts)
+    facts["ranks"] = [rank.threads for rank in ranks]
+    text = "one" if len(nodes) == 1 else str(len(nodes))
+    if len(nodes) > 1 or len(ranks) > 1:
+        text += f": {ranks_text(ranks)}"
+    if len(ranks) > 1 or len(nodes) == 1:
+        return Finding("memory nodes", Level.OK, text, "", facts)
+    if config.ranks == 0:
+        advice = "they fit one node: numactl --cpunodebind=N --membind=N keeps them and their memory there"
+        return Finding("memory nodes", Level.OK, text, advice, facts)
+    return Finding("memory nodes", Level.WARN, f"{text}, which read memory of other nodes", "set ranks to 0", facts)
 
 
 def _load(machine: Machine) -> Finding:

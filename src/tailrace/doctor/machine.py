@@ -12,7 +12,9 @@ from typing import Any
 from threadpoolctl import threadpool_info
 
 from tailrace import _native
+from tailrace.config import EngineConfig
 from tailrace.engine import cpus
+from tailrace.engine.nodes import Rank, choose_ranks, memory_nodes
 from tailrace.frozen import frozen
 
 
@@ -66,6 +68,11 @@ class Machine:
         """Such a value that is written as "123 kB", in bytes; 0 without one."""
         value = self.field(path, name).split()
         return int(value[0]) * 1024 if value and value[0].isdigit() else 0
+
+    def ranks(self, config: EngineConfig) -> tuple[Rank, ...]:
+        """How the engine's threads would divide. Raises ConfigError."""
+        threads = config.threads or self.engine_threads()
+        return choose_ranks(threads, config.ranks, memory_nodes(self.root, self.affinity()))
 
     def control_groups(self) -> Iterator[str]:
         """Folders of this process's control groups (version 2), innermost first; the last is the root's."""

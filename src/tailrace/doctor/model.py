@@ -146,8 +146,9 @@ def _fit(machine: Machine, config: EngineConfig, spec: ModelSpec, weights: int, 
             "fits", Level.FAIL, f"{human_bytes(weights)} of weights, {human_bytes(free)} available", advice, facts
         )
     try:
+        token_bytes = kv_token_bytes(spec, kv, len(machine.ranks(config)))
         capacity = kv_capacity(
-            config.kv_memory, kv_token_bytes(spec, kv) * size_of_block, max_blocks=-(-context // size_of_block),
+            config.kv_memory, token_bytes * size_of_block, max_blocks=-(-context // size_of_block),
             max_sequences=config.max_sequences, block_tokens=size_of_block, free=free - weights, kv=kv,
         )  # fmt: skip
     except ConfigError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,12 @@ from tailrace import _native
 from tailrace.clock import Clock
 from tailrace.config import EngineConfig, store_root
 from tailrace.doctor.finding import Finding, Level
-from tailrace.engine.build import assemble
+from tailrace.engine.build import assemble, engine_team
 from tailrace.engine.cost import F64, CostModel
 from tailrace.engine.cost_file import cost_file, recall_costs
 from tailrace.engine.kv.stored import stored_kv
 from tailrace.engine.models.registry import describe
+from tailrace.engine.nodes import Rank
 from tailrace.engine.step import Work
 from tailrace.engine.store.digest import remembered_sha256, sha256_files
 from tailrace.engine.weights.load import load_model
@@ -63,7 +64,7 @@ def _seconds(cost: CostModel, work: Work) -> float:
     return max(cost.predict(work), 1e-6)
 
 
-def known_speed(config: EngineConfig, threads: int) -> Speed:
+def known_speed(config: EngineConfig, ranks: Callable[[], Sequence[Rank]]) -> Speed:
     """From the store. A file is read to know its digest only where the store has any costs at all."""
     folder = store_root(config)
 
@@ -76,8 +77,8 @@ def known_speed(config: EngineConfig, threads: int) -> Speed:
         checkpoint = open_checkpoint(path)
         sha256 = sha256_files(checkpoint.files, digest)
         kv = stored_kv(config.kv, describe(checkpoint), weights)
-        used = config.threads or threads
-        kept = recall_costs(cost_file(folder, sha256, weights=weights, kv=kv, variant=variant, threads=used))
+        used = [rank.threads for rank in ranks()]
+        kept = recall_costs(cost_file(folder, sha256, weights=weights, kv=kv, variant=variant, ranks=used))
         return None if kept is None else kept.learned
 
     return Speed(costs, "from an earlier start")
@@ -88,10 +89,11 @@ def measured_speed(config: EngineConfig, clock: Clock, progress: Progress) -> Sp
 
     def costs(path: Path) -> F64 | None:
         loaded = load_model(
-            path, weights=config.weights, isa=config.isa, threads=config.threads, max_context=config.max_context,
-            cache_dir=store_root(config), progress=progress,
+            path, weights=config.weights, isa=config.isa, max_context=config.max_context,
+            cache_dir=store_root(config), progress=progress, team=engine_team(config),
         )  # fmt: skip
-        block = _native.KvCache.bytes_per_block(loaded.native_spec, stored_kv(config.kv, loaded.spec, loaded.weights))
+        stored = stored_kv(config.kv, loaded.spec, loaded.weights)
+        block = _native.KvCache.bytes_per_block(loaded.native_spec, stored, loaded.team.ranks)
         small = replace(config, kv_memory=_BLOCKS * block)
         return assemble(loaded, loaded.checkpoint.tokenizer(), small, clock).cost.coefficients
 

@@ -25,6 +25,7 @@ from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.kv.stored import Kv, stored_kv
 from tailrace.engine.limits import Limits
 from tailrace.engine.models.bert import EncoderSpec
+from tailrace.engine.nodes import engine_ranks
 from tailrace.engine.parts import EngineParts
 from tailrace.engine.runner import NativeRunner
 from tailrace.engine.scheduler import Scheduler
@@ -61,13 +62,21 @@ def build_engine(
     if draft is not None and config.speculate != "auto":
         raise ConfigError(f"speculate is {config.speculate}: a draft model needs auto", param="speculate")
     load = partial(
-        load_model, weights=config.weights, isa=config.isa, threads=config.threads, cache_dir=cache_dir,
-        progress=progress,
+        load_model, weights=config.weights, isa=config.isa, cache_dir=cache_dir, progress=progress,
+        team=engine_team(config) if beside is None else beside.team,
     )  # fmt: skip
-    loaded = load(path, max_context=config.max_context, team=None if beside is None else beside.team)
-    drafting = None if draft is None else load(draft, team=loaded.team)
+    loaded = load(path, max_context=config.max_context)
+    drafting = None if draft is None else load(draft)
     tokenizer = loaded.checkpoint.tokenizer()
     return assemble(loaded, tokenizer, config, clock, draft=drafting, cache_dir=cache_dir, say=say, beside=beside)
+
+
+def engine_team(config: EngineConfig) -> _native.Team:
+    """The threads of a start with these settings. Raises ConfigError."""
+    ranks = engine_ranks(config.threads, config.ranks)
+    if len(ranks) == 1:
+        return _native.Team(ranks[0].threads)
+    return _native.Team([rank.threads for rank in ranks], [rank.cpus for rank in ranks])
 
 
 def assemble(
@@ -157,7 +166,7 @@ def _cost_file(cache_dir: Path | None, loaded: LoadedModel, stored: Kv) -> Path 
         return None
     return cost_file(
         cache_dir, loaded.file_sha256, weights=loaded.weights, kv=stored, variant=loaded.variant,
-        threads=loaded.team.threads,
+        ranks=loaded.team.ranks,
     )  # fmt: skip
 
 
@@ -166,7 +175,7 @@ def _stored(model: LoadedModel, config: EngineConfig) -> Kv:
 
 
 def _block_bytes(model: LoadedModel, config: EngineConfig) -> int:
-    return _native.KvCache.bytes_per_block(model.native_spec, _stored(model, config))
+    return _native.KvCache.bytes_per_block(model.native_spec, _stored(model, config), model.team.ranks)
 
 
 def _runner(

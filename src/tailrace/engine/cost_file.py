@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,9 @@ from tailrace.types import StepCosts
 log = logging.getLogger(__name__)
 
 
-def cost_file(folder: Path, file_sha256: str, *, weights: str, kv: str, variant: str, threads: int) -> Path:
-    """Its path in the store `folder`: one for each model, code, storage, variant and thread count."""
+def cost_file(folder: Path, file_sha256: str, *, weights: str, kv: str, variant: str, ranks: Sequence[int]) -> Path:
+    """Its path in the store `folder`: one for each model, code, storage, variant and the threads of each rank."""
+    threads = "+".join(map(str, ranks))
     return folder / "costs" / f"{file_sha256[:16]}-{recipe()[:8]}-{weights}-kv_{kv}-{variant}-{threads}.json"
 
 

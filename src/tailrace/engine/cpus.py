@@ -25,14 +25,14 @@ def engine_threads(root: Path = ROOT, cpus: Collection[int] | None = None) -> in
 def physical_cores(cpus: Collection[int], root: Path = ROOT) -> int:
     """Cores to which `cpus` belong; one for each CPU of which the system does not say."""
     folder = root / "sys/devices/system/cpu"
-    return len({_read(folder / f"cpu{cpu}/topology/thread_siblings_list").strip() or str(cpu) for cpu in cpus})
+    return len({read_text(folder / f"cpu{cpu}/topology/thread_siblings_list").strip() or str(cpu) for cpu in cpus})
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
     """CPUs that the tightest control group allows, of version 1 or 2; None without a limit."""
-    quotas = [_quota(_read(group / "cpu.max")) for group in control_groups(root)]
+    quotas = [_quota(read_text(group / "cpu.max")) for group in control_groups(root)]
     for group in control_groups(root, "cpu"):
-        quotas.append(_quota(f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"))
+        quotas.append(_quota(f"{read_text(group / 'cpu.cfs_quota_us')} {read_text(group / 'cpu.cfs_period_us')}"))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
@@ -42,7 +42,7 @@ def control_groups(root: Path = ROOT, controller: str = "") -> Iterator[Path]:
     Version 2 by default, else version 1 of a controller. Inside a container the path may be the host's, of which only
     the last folder is there: it is the container's own.
     """
-    controllers, own = _own_group(_read(root / "proc/self/cgroup"), controller)
+    controllers, own = _own_group(read_text(root / "proc/self/cgroup"), controller)
     top = root / "sys/fs/cgroup"
     mount = top / controllers if (top / controllers).is_dir() else top / controller
     names = own.split("/") if own and ".." not in own.split("/") else []
@@ -68,7 +68,8 @@ def _quota(text: str) -> float | None:
     return int(words[0]) / int(words[1])
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """ "" when it cannot be read."""
     try:
         return path.read_text()
     except OSError:

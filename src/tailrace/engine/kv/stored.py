@@ -24,7 +24,7 @@ def stored_kv(asked: str, spec: ModelSpec, weights: str) -> Kv:
     return "bf16" if weights == "bf16" or biased else "int8"
 
 
-def kv_token_bytes(spec: ModelSpec, kv: Kv) -> int:
-    """Memory of one token over all layers."""
+def kv_token_bytes(spec: ModelSpec, kv: Kv, ranks: int = 1) -> int:
+    """Memory of one token over all layers. More ranks than KV heads keep one each, if they have a query head."""
     vector = 2 * spec.head_dim if kv == "bf16" else spec.head_dim + 4
-    return 2 * spec.kv_layers * spec.kv_heads * vector
+    return 2 * spec.kv_layers * max(spec.kv_heads, min(ranks, spec.heads)) * vector

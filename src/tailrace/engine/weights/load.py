@@ -72,8 +72,8 @@ def load_model(
 
     `weights` auto, int8 or bf16; `isa` auto or a variant's name; `threads` 0: one a usable core; `max_context` 0:
     the model's own; `cache_dir` None: nothing is read from or left on disk. `progress(stage, fraction)` hears how far a
-    cold start is; `team` runs the model in the place of new threads. Raises ModelFileError for a file that cannot be
-    used and ConfigError for an option that cannot.
+    cold start is; `team` runs the model in the place of `threads` new ones. Raises ModelFileError for a file that
+    cannot be used and ConfigError for an option that cannot.
     """
     variant = _variant(isa)
     file = open_checkpoint(path)
@@ -83,7 +83,7 @@ def load_model(
     if threads < 0:
         raise ConfigError(f"threads is {threads}; use 0 for one on each usable core.", param="threads")
     source = source_of(file, spec)
-    threads = threads or engine_threads()
+    threads = threads or engine_threads() if team is None else team.threads
     progress = progress or _silent
     progress("checking the file", 0.0)
     pack = partial(pack_weights, source, storage, variant, progress, threads=threads)
