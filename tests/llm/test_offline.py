@@ -16,9 +16,6 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tailrace import LLM, SamplingParams
-from tailrace.api.state import AppState, one_model
-from tailrace.config import Config
-from tailrace.control.pipeline import Pipeline
 from tailrace.errors import (
     ConfigError,
     ContextLengthExceeded,
@@ -28,10 +25,7 @@ from tailrace.errors import (
     TemplateRefused,
     Unavailable,
 )
-from tailrace.llm.core import engine_config
-from tailrace.llm.ready import ready_model
-from tailrace.observe.metrics import Metrics
-from tests.serving import in_process
+from tests.llm.over_http import over_http
 
 PROMPTS = ["hello world", "the", "and other things of the world", "a"]
 VARIED: dict[str, Any] = {
@@ -90,23 +84,6 @@ def test_timings_add_up_and_tell_the_counts(llm: LLM) -> None:
     assert sum(parts) == pytest.approx(times.total_ms)
     assert times.prefill_ms > 0
     assert times.completion_tokens == 5
-
-
-async def over_http(path: Path, settings: dict[str, Any], route: str, body: dict[str, Any]) -> dict[str, Any]:
-    """A plain answer of a server around the same file."""
-    model = await asyncio.to_thread(ready_model, engine_config(path, settings), show=False)
-    model.backend.start()
-    try:
-        pipeline = Pipeline(model.backend, Config().control, model.clock, Metrics())
-        models = one_model(pipeline, model.tokenizer, model.template, Config(), model.clock)
-        state = AppState(Config(), pipeline, models, Metrics(), model.clock)
-        async with in_process(state) as client:
-            response = await client.post(route, json=body)
-    finally:
-        model.backend.close()
-    assert response.status_code == 200, response.text
-    answer: dict[str, Any] = response.json()
-    return answer
 
 
 async def test_texts_equal_the_answers_of_http(llm: LLM, tiny: Path, settings: dict[str, Any]) -> None:

@@ -9,9 +9,11 @@ import pytest
 from tailrace import SamplingParams
 from tailrace.errors import InvalidRequest
 from tailrace.llm.params import spread
+from tailrace.protocol.beams import Beams
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
-from tailrace.protocol.sampling import Sampling
+from tailrace.protocol.prompt import PromptFields
+from tailrace.protocol.restrict import Restricted
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,15 @@ from tailrace.protocol.sampling import Sampling
         ({"logit_bias": {"7": "much"}}, "logit_bias"),
         ({"stop": [1]}, "stop"),
         ({"temprature": 1}, "unknown sampling parameter temprature; the nearest known one is temperature"),
-        ({"best_of": 3}, "unknown sampling parameter best_of"),
+        ({"best_off": 3}, "unknown sampling parameter best_off; the nearest known one is best_of"),
+        ({"best_of": 0}, "best_of should be greater than or equal to 1"),
+        ({"length_penalty": 11}, "length_penalty should be less than or equal to 10"),
+        ({"early_stopping": "soon"}, "early_stopping"),
+        ({"bad_words": [1]}, "bad_words[0] should be a valid string"),
+        ({"allowed_token_ids": ["a"]}, "allowed_token_ids[0] should be a valid integer"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens should be greater than or equal to -1"),
+        ({"cache_salt": ""}, "cache_salt String should have at least 1 character"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs should be greater than or equal to 0"),
     ],
 )
 def test_a_wrong_value_names_its_field(fields: dict[str, Any], message: str) -> None:
@@ -37,16 +47,18 @@ def test_a_wrong_value_names_its_field(fields: dict[str, Any], message: str) -> 
 
 
 def test_fields_are_those_of_both_routes_and_checked_by_the_same_rules() -> None:
-    own = set(SamplingParams.model_fields) - {"prompt_logprobs"}
+    own = set(SamplingParams.model_fields)
+    assert own > set(Beams.model_fields) | set(PromptFields.model_fields) | set(Restricted.model_fields)
     assert own <= set(CompletionRequest.model_fields)
     assert own <= set(ChatRequest.model_fields)
-    for name, field in Sampling.model_fields.items():
-        if name != "max_tokens":
+    for name, field in {**ChatRequest.model_fields, **CompletionRequest.model_fields}.items():
+        if name in own - {"max_tokens"}:
             assert SamplingParams.model_fields[name].metadata == field.metadata
 
 
 def test_python_values_are_taken_where_json_has_others() -> None:
-    params = SamplingParams(stop=("a", "b"), stop_token_ids={4}, logit_bias={7: -1.5})
+    params = SamplingParams(stop=("a", "b"), stop_token_ids={4}, logit_bias={7: -1.5}, allowed_token_ids=(4, 5))
+    assert params.allowed_token_ids == [4, 5]
     assert (params.stop, params.stop_token_ids, params.logit_bias) == (["a", "b"], [4], {"7": -1.5})
 
 

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from tailrace.errors import Unavailable
-from tailrace.llm.asker import Asker, Job, Message, Prompt
+from tailrace.llm.asker import Asker, Job, Message, Prompt, apart
 from tailrace.llm.core import Core, engine_config
-from tailrace.llm.output import Completion, raise_failure
+from tailrace.llm.output import ChatEvent, Chunks, Completion, raise_failure
 from tailrace.llm.params import SamplingParams
 from tailrace.types import Health, TokenEvent
 
@@ -74,9 +74,9 @@ class AsyncEngine:
 
         Joining the `text` of a choice's events gives its whole answer; its last event has `finish`. Raises RequestError
         when called (for a grammar that cannot be followed at the first event), InternalError or Unavailable when the
-        answer fails later.
+        answer fails later. Beams, and the best of several, are known only at the end: see `complete`.
         """
-        return self._events(self._asker.completion(prompt, _settled(params, fields), "prompt"))
+        return self._events(self._asker.completion(prompt, _settled(params, fields), "prompt", stream=True))
 
     def chat(
         self,
@@ -85,10 +85,11 @@ class AsyncEngine:
         *,
         template: dict[str, Any] | None = None,
         **fields: Any,
-    ) -> AsyncGenerator[TokenEvent]:
+    ) -> AsyncGenerator[ChatEvent]:
         """As `generate`, through the model's chat template. `template`: add_generation_prompt,
-        continue_final_message, chat_template_kwargs."""
-        return self._events(self._asker.chat(messages, _settled(params, fields), "messages", template or {}))
+        continue_final_message, chat_template_kwargs. `fields` may also be those of a chat: tools, tool_choice,
+        parallel_tool_calls, reasoning_effort, thinking_token_budget."""
+        return self._chunks(self._chat(messages, params, template, fields, stream=True))
 
     async def complete(self, prompt: Prompt, params: SamplingParams | None = None, **fields: Any) -> Completion:
         """The whole of `generate`."""
@@ -103,7 +104,7 @@ class AsyncEngine:
         **fields: Any,
     ) -> Completion:
         """The whole of `chat`."""
-        return await self._complete(self._asker.chat(messages, _settled(params, fields), "messages", template or {}))
+        return await self._complete(self._chat(messages, params, template, fields, stream=False))
 
     async def health(self) -> Health:
         return await self._running.model.backend.health()
@@ -117,6 +118,26 @@ class AsyncEngine:
     @property
     def _asker(self) -> Asker:
         return self._running.asker
+
+    def _chat(
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None,
+        template: dict[str, Any] | None,
+        fields: dict[str, Any],
+        *,
+        stream: bool,
+    ) -> Job:
+        talk, fields = apart(fields)
+        options = {**(template or {}), **talk}
+        return self._asker.chat(messages, _settled(params, fields), "messages", options, stream=stream)
+
+    async def _chunks(self, job: Job) -> AsyncGenerator[ChatEvent]:
+        chunks = Chunks(job.ask)
+        async with aclosing(self._running.stream(job)) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield chunks.chunk(event)
 
     async def _events(self, job: Job) -> AsyncGenerator[TokenEvent]:
         async with aclosing(self._running.stream(job)) as batches:

@@ -13,6 +13,7 @@ from tailrace.errors import TailraceError
 from tailrace.llm.asker import Asker, Job
 from tailrace.llm.output import Collector, Completion
 from tailrace.llm.ready import ready_model
+from tailrace.text.parsers.dialect import Dialect
 from tailrace.types import TokenEvent
 
 _AHEAD = 2  # requests given to the engine, in multiples of what it runs at once
@@ -32,7 +33,9 @@ class Core:
     def __init__(self, config: EngineConfig, *, show: bool) -> None:
         """Loads the model (seconds at first, then about one). Raises StoreError, ModelFileError, ConfigError."""
         self.model = ready_model(config, show=show)
-        self.asker = Asker(self.model)
+        model, tools, reasoning = self.model, config.tool_parser, config.reasoning_parser
+        dialect = Dialect.of(model.template, model.tokenizer, tool_parser=tools, reasoning_parser=reasoning)
+        self.asker = Asker(model, dialect)
         self.model.backend.start()
 
     def close(self) -> None:
@@ -44,7 +47,7 @@ class Core:
 
     async def complete(self, job: Job, tell: Tell) -> Completion:
         """Never raises for the job's own failure: that is in the completion."""
-        collector = Collector(job.request, job.prompt, self.model.clock)
+        collector = Collector(job.ask, job.prompt, self.model.clock)
         error: TailraceError | None = None
         try:
             async with aclosing(self.stream(job)) as stream:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tailrace.errors import InvalidRequest, Unavailable
-from tailrace.llm.asker import Job, Message, Prompt, as_conversations, as_prompts
+from tailrace.llm.asker import Job, Message, Prompt, apart, as_conversations, as_prompts
 from tailrace.llm.core import Core, engine_config
 from tailrace.llm.meter import metered
 from tailrace.llm.output import Completion, Score
@@ -96,12 +96,14 @@ class LLM:
     ) -> list[Completion]:
         """As `generate`, for one conversation (a list of messages) or several, through the model's chat template.
 
-        `template`: add_generation_prompt, continue_final_message, chat_template_kwargs. Without max_tokens an answer
-        may fill the context.
+        `fields` may also be those of a chat: tools, tool_choice, parallel_tool_calls, reasoning_effort,
+        thinking_token_budget. `template`: add_generation_prompt, continue_final_message, chat_template_kwargs. Without
+        max_tokens an answer may fill the context.
         """
         many = as_conversations(conversations)
+        talk, fields = apart(fields)
         params = spread(sampling_params, fields, len(many))
-        asker, options = self._running.asker, template or {}
+        asker, options = self._running.asker, {**(template or {}), **talk}
         jobs = [asker.chat(turns, params[i], f"conversations[{i}]", options) for i, turns in enumerate(many)]
         return self._run(jobs, "chatting", progress)
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tailrace.clock import Clock
 from tailrace.errors import InternalError, TailraceError, Unavailable
 from tailrace.frozen import frozen
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.observe.timings import Timings, timings
-from tailrace.types import FinishReason, GenerateRequest, TokenEvent, TokenLogprob, Usage
+from tailrace.protocol.ask import Ask
+from tailrace.protocol.said import Said
+from tailrace.protocol.scoring import shown
+from tailrace.types import FinishReason, TokenEvent, TokenLogprob, Usage
+
+Json = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Output:
-    """One answer to a prompt. `finish_reason` is "stop", "length" or "error"; `stop_reason` the stop string or token id
-    that ended it, None for the model's own end. `logprobs` is None unless asked for, else one entry per token."""
+    """One answer to a prompt. `finish_reason` is "stop", "length", "tool_calls" or "error"; `stop_reason` the stop
+    string or token id that ended it, None for the model's own end. `logprobs` is None unless asked for, else one entry
+    per token. Of a chat `tool_calls` are as over HTTP, and neither they nor `reasoning_content` are part of `text`."""
 
     index: int
     text: str = ""
@@ -25,6 +32,8 @@ class Output:
     finish_reason: str = ""
     stop_reason: int | str | None = None
     logprobs: list[TokenLogprob] | None = None
+    tool_calls: list[Json] = field(default_factory=list)
+    reasoning_content: str | None = None
 
     @property
     def cumulative_logprob(self) -> float | None:
@@ -34,10 +43,12 @@ class Output:
 
 @frozen
 class Completion:
-    """A prompt and its `n` outputs. `text`, `token_ids`, `finish_reason` and `logprobs` are the first output's.
+    """A prompt and its `n` outputs. `text`, `token_ids`, `finish_reason`, `logprobs`, `tool_calls` and
+    `reasoning_content` are the first output's.
 
-    `prompt` is the text as it was tokenized (a chat's after its template), None for token ids. `error` is set when
-    processing this prompt failed; its outputs hold what came before. Times are milliseconds, as over HTTP.
+    `prompt` is the text as it was tokenized (a chat's after its template), None for token ids; of a prompt that was cut
+    `prompt_token_ids` are what was left. `error` is set when processing this prompt failed; its outputs hold what came
+    before. Times are milliseconds, as over HTTP.
     """
 
     prompt: str | None
@@ -64,6 +75,29 @@ class Completion:
     def logprobs(self) -> list[TokenLogprob] | None:
         return self.outputs[0].logprobs
 
+    @property
+    def tool_calls(self) -> list[Json]:
+        return self.outputs[0].tool_calls
+
+    @property
+    def reasoning_content(self) -> str | None:
+        return self.outputs[0].reasoning_content
+
+
+@frozen
+class ChatEvent:
+    """What a step adds to one choice of a chat. `deltas` are as in HTTP's chunks ({"content"}, {"reasoning_content"},
+    {"tool_calls"}); `text` is their content. `finish` ("stop", "length", "tool_calls") is on a choice's last event."""
+
+    index: int
+    text: str
+    deltas: list[Json]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    finish: str | None
+    stop_reason: int | str | None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None
+
 
 @frozen
 class Score:
@@ -89,12 +123,14 @@ class Score:
 class Collector:
     """Takes in the events of one request, then tells the whole."""
 
-    def __init__(self, request: GenerateRequest, prompt: str | None, clock: Clock) -> None:
-        self._request = request
+    def __init__(self, ask: Ask, prompt: str | None, clock: Clock) -> None:
+        self._ask = ask
+        self._request = ask.requests[0]
         self._prompt = prompt
-        wanted = request.sampling.logprobs is not None
-        self._outputs = [Output(index, logprobs=[] if wanted else None) for index in range(request.n)]
-        self._texts: list[list[str]] = [[] for _ in range(request.n)]
+        self._outputs = [Output(index, logprobs=[] if ask.logprobs else None) for index in range(ask.n)]
+        self._texts: list[list[str]] = [[] for _ in range(ask.n)]
+        self._said = readers(ask)
+        self._scores = [0.0] * ask.n  # sums of log-probabilities
         self._prompt_logprobs: list[TokenLogprob] | None = None
         self._cached = 0
         self._learned = False
@@ -111,15 +147,14 @@ class Collector:
 
     def completion(self, error: TailraceError | None = None) -> Completion:
         """Once every choice has ended, or when `error` ended them."""
-        for output, texts in zip(self._outputs, self._texts, strict=True):
-            output.text = "".join(texts)
-            output.finish_reason = output.finish_reason or FinishReason.ERROR.value
+        for output in self._outputs:
+            self._tell(output)
         usage = self._usage()
         self._timeline.close("ok" if error is None else "error")
         return Completion(
             prompt=self._prompt,
             prompt_token_ids=self._request.prompt.tolist(),
-            outputs=self._outputs,
+            outputs=self._shown(),
             usage=usage,
             timings=timings(self._timeline),
             prompt_logprobs=self._prompt_logprobs,
@@ -128,7 +163,12 @@ class Collector:
 
     def _take(self, event: TokenEvent) -> int:
         output = self._outputs[event.index]
-        self._texts[event.index].append(event.text)
+        said = self._said[event.index]
+        if said is None:
+            self._texts[event.index].append(event.text)
+        else:
+            said.read(event)
+        self._scores[event.index] += sum(token.logprob or 0.0 for token in event.logprobs)
         output.token_ids.extend(event.token_ids)
         if output.logprobs is not None:
             output.logprobs.extend(event.logprobs)
@@ -140,6 +180,22 @@ class Collector:
             self._finish(event)
         return len(event.token_ids)
 
+    def _tell(self, output: Output) -> None:
+        """The whole of what it says."""
+        output.finish_reason = output.finish_reason or FinishReason.ERROR.value
+        said = self._said[output.index]
+        if said is None:
+            output.text = "".join(self._texts[output.index])
+            return
+        message = said.message()
+        output.text = message["content"] or ""
+        output.tool_calls = message.get("tool_calls", [])
+        output.reasoning_content = message.get("reasoning_content")
+
+    def _shown(self) -> list[Output]:
+        places = shown(self._ask, self._scores, [len(output.token_ids) for output in self._outputs])
+        return [replace(self._outputs[place], index=index) for index, place in enumerate(places)]
+
     def _finish(self, event: TokenEvent) -> None:
         if event.facts is not None:
             self._timeline.learn(event.facts, first=not self._learned)
@@ -147,7 +203,7 @@ class Collector:
         raise_failure(event)
         assert event.finish is not None
         output = self._outputs[event.index]
-        output.finish_reason, output.stop_reason = event.finish.value, event.stop_reason
+        output.finish_reason, output.stop_reason = reason(event.finish, self._said[event.index]), event.stop_reason
 
     def _usage(self) -> Usage:
         """Also noted on the timeline, which derives rates from it."""
@@ -160,6 +216,42 @@ class Collector:
             longest=max(made),
         )
         return usage
+
+
+class Chunks:
+    """One chat's events to what each adds."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._said = readers(ask)
+
+    def chunk(self, event: TokenEvent) -> ChatEvent:
+        """Raises the error of a choice that failed."""
+        raise_failure(event)
+        said, ended = self._said[event.index], event.finish is not None
+        if said is None:
+            deltas: list[Json] = [{"content": event.text}] if event.text else []
+        else:
+            deltas = said.bodies(said.read(event), last=ended)
+        return ChatEvent(
+            index=event.index,
+            text="".join(delta.get("content", "") for delta in deltas),
+            deltas=deltas,
+            token_ids=event.token_ids,
+            logprobs=event.logprobs,
+            finish=None if event.finish is None else reason(event.finish, said),
+            stop_reason=event.stop_reason,
+            prompt_logprobs=event.prompt_logprobs,
+        )
+
+
+def readers(ask: Ask) -> list[Said | None]:
+    """What reads each choice, where it may hold more than prose."""
+    make, request = ask.reader, ask.requests[0].id
+    return [None if make is None else Said(make(), f"{request}/{index}", ask.call_ids) for index in range(ask.n)]
+
+
+def reason(finish: FinishReason, said: Said | None) -> str:
+    return finish.value if said is None else said.reason(finish)
 
 
 def raise_failure(event: TokenEvent) -> None:

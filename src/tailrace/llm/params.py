@@ -9,28 +9,33 @@ from typing import Any
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from tailrace.errors import InvalidRequest
+from tailrace.protocol.ask import Ask, TextModel
+from tailrace.protocol.beams import Beams
 from tailrace.protocol.body import explain
-from tailrace.protocol.sampling import Limits, Sampling, answer_length, check_logprobs
+from tailrace.protocol.prompt import PromptFields
+from tailrace.protocol.restrict import Restricted
+from tailrace.protocol.sampling import Limits, answer_length, check_logprobs
 from tailrace.types import GenerateRequest, Tokens
 
 
-class SamplingParams(Sampling):
+class SamplingParams(PromptFields, Restricted, Beams):
     """How answers are made; checked when it is made, and frozen. Fields are those of HTTP, all optional.
 
     n, max_tokens (texts: 16, chats: what the context leaves), min_tokens, stop, stop_token_ids,
     include_stop_str_in_output, ignore_eos, temperature (1; 0 is greedy), top_p, top_k, min_p, typical_p,
-    presence_penalty, frequency_penalty, repetition_penalty, logit_bias (token id -> -100 ... 100), seed (drawn for each
-    prompt when absent), logprobs (alternatives per answer token, 0: only its own), prompt_logprobs (the same for the
-    prompt's tokens). What the answer must look like: response_format, guided_json (a schema, or a pydantic model),
-    guided_regex, guided_choice, guided_grammar, structured_outputs (docs/structured-output.md). Raises
-    InvalidRequest naming the field for a wrong type or value and for an unknown name.
+    presence_penalty, frequency_penalty, repetition_penalty, logit_bias (token id -> -100 ... 100), bad_words,
+    allowed_token_ids, seed (drawn for each prompt when absent), best_of (so many are made, the n most likely shown),
+    use_beam_search, length_penalty, early_stopping, logprobs (alternatives per answer token, 0: only its own),
+    prompt_logprobs (the same for the prompt's tokens), truncate_prompt_tokens, cache_salt. What the answer must look
+    like: response_format, guided_json (a schema, or a pydantic model), guided_regex, guided_choice, guided_grammar,
+    structured_outputs (docs/structured-output.md). Raises InvalidRequest naming the field for a wrong type or value and
+    for an unknown name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_tokens: int | None = Field(None, ge=0)
     logprobs: int | None = Field(None, ge=0)
-    prompt_logprobs: int | None = Field(None, ge=0)
 
     def __init__(self, **fields: Any) -> None:
         for name in fields.keys() - type(self).model_fields.keys():
@@ -41,7 +46,7 @@ class SamplingParams(Sampling):
         except ValidationError as error:
             raise explain(error) from None
 
-    @field_validator("stop", "stop_token_ids", mode="before")
+    @field_validator("stop", "stop_token_ids", "bad_words", "allowed_token_ids", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         return list(value) if isinstance(value, (tuple, set, frozenset)) else value
@@ -62,27 +67,48 @@ class SamplingParams(Sampling):
         """The same with other values for some fields."""
         return SamplingParams(**self.model_dump(exclude_unset=True) | fields) if fields else self
 
-    def request(
-        self, request_id: str, prompt: Tokens, limits: Limits, *, default_length: int | None
-    ) -> GenerateRequest:
-        """For a prompt that fits the context. Raises InvalidRequest for what the model or the engine cannot do."""
+    def check(self, limits: Limits, *, stream: bool) -> None:
+        """What a type cannot say. Raises InvalidRequest naming the field."""
         if (self.n or 1) > limits.max_choices:
             raise InvalidRequest(
                 f"n is {self.n}; at most {limits.max_choices} answers are made at once: raise max_sequences", param="n"
             )
         check_logprobs(self.logprobs, limits, "logprobs")
-        check_logprobs(self.prompt_logprobs, limits, "prompt_logprobs")
-        length = answer_length(self.max_tokens, default_length, len(prompt), limits)
-        return GenerateRequest(
+        self.check_beams(limits, stream=stream)
+        self.check_prompt(limits, stream=False)  # they come with the first event
+
+    def ask(
+        self, request_id: str, prompt: Tokens, tokenizer: TextModel, limits: Limits, *, default_length: int | None
+    ) -> Ask:
+        """For a prompt that fits the context. Raises InvalidRequest for what the model or the engine cannot do."""
+        sampling, grammar, beams = self.sampling(limits, self.ranked_by(self.logprobs)), self.grammar(), self.beams()
+        request = GenerateRequest(
             id=request_id,
             model=limits.models[0],
             prompt=prompt,
-            sampling=self.sampling(limits, self.logprobs),
-            stop=self.stopping(limits, length),
-            n=self.n or 1,
+            sampling=self.restrict(sampling, grammar, tokenizer, limits),
+            stop=self.stopping(limits, answer_length(self.max_tokens, default_length, len(prompt), limits)),
+            n=self.made(),
+            beams=beams,
             prompt_logprobs=self.prompt_logprobs,
-            grammar=self.grammar(),
+            grammar=grammar,
+            salt=self.salt(),
         )
+        return Ask(
+            (request,),
+            stream=False,
+            include_usage=False,
+            n=request.n,
+            logprobs=self.logprobs is not None,
+            keep=self.keep(),
+            sorted=beams is not None,
+        )
+
+    def chat_fields(self) -> dict[str, Any]:
+        """The same as the chat route names it."""
+        fields = self.model_dump(exclude_unset=True)
+        width = fields.pop("logprobs", None)
+        return fields if width is None else {**fields, "logprobs": True, "top_logprobs": width}
 
 
 def spread(

@@ -18,7 +18,7 @@ from tailrace.protocol.ask import Ask
 from tailrace.protocol.form import Form, Json
 from tailrace.protocol.logprobs import CompletionLogprobs, chat_logprobs
 from tailrace.protocol.said import Said
-from tailrace.protocol.scoring import best, prompt_logprobs
+from tailrace.protocol.scoring import prompt_logprobs, shown
 from tailrace.types import FinishReason, TokenEvent, TokenLogprob, Usage
 
 
@@ -90,13 +90,9 @@ class Answer(Form):
         )
 
     def _kept(self) -> list[_Choice]:
-        keep, made, choices = self._ask.keep, self._ask.n, self._choices
-        if not keep:
-            return choices
+        made, choices = self._ask.n, self._choices
         prompts = [choices[at : at + made] for at in range(0, len(choices), made)]
-        if self._ask.sorted:
-            return [choice for group in prompts for choice in group[:keep] if choice.tokens or choice is group[0]]
-        return [group[i] for group in prompts for i in best([choice.score for choice in group], keep)]
+        return [group[i] for group in prompts for i in shown(self._ask, *_ranks(group))]
 
     def _beside(self) -> Json:
         """Fields beside the choices."""
@@ -273,6 +269,10 @@ class CompletionAnswer(Answer):
             "stop_reason": choice.stop_reason,
             **self._prompt_scores(choice.prompt),
         }
+
+
+def _ranks(choices: list[_Choice]) -> tuple[list[float], list[int]]:
+    return [choice.score for choice in choices], [choice.tokens for choice in choices]
 
 
 def _reason(choice: _Choice, finish: FinishReason | None) -> str | None:

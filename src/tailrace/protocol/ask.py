@@ -30,6 +30,7 @@ class Ask:
     prompt_logprobs: int | None = None  # alternatives of each prompt token in `prompt_logprobs`; None: no such field
     keep: int = 0  # of the n choices of a prompt only so many are shown, the most likely ones; 0: all
     sorted: bool = False  # the choices come best first, and those without tokens are none
+    rendered: str | None = None  # a chat's prompt behind its template, before it is cut
     call_ids: int = 0  # letters and digits of a call's id; 0: as OpenAI's look
     about: Mapping[str, Any] = field(default_factory=dict)  # what the answer's form is told of the body
     form: object = None  # of vectors: the body that asked for them, which knows how they are shown

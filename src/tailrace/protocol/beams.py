@@ -37,6 +37,16 @@ class Beams(Sampling):
         """How many choices are made."""
         return max(self.best_of or 1, self.n or 1)
 
+    def keep(self) -> int:
+        """How many of them are shown, the most likely ones; 0: all."""
+        n = self.n or 1
+        return n if self.made() > n or self.use_beam_search else 0
+
+    def ranked_by(self, logprobs: int | None) -> int | None:
+        """The log-probabilities to make where so many are to be shown: the best choices are found by them."""
+        drawn = self.made() > (self.n or 1) and not self.use_beam_search
+        return 0 if drawn and logprobs is None else logprobs
+
     def beams(self) -> BeamSearch | None:
         if not self.use_beam_search:
             return None

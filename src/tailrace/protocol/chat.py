@@ -131,9 +131,8 @@ class ChatRequest(Conversation, PromptFields, Restricted, Beams, Generation):
         """Render, tokenize once, check against the limits. Raises RequestError."""
         model = check_model(self.model, limits)
         logprobs = self._logprobs(limits)
-        n, made, beams = self.n or 1, self.made(), self.beams()
-        ranked = 0 if made > n and beams is None and logprobs is None else logprobs  # the best are chosen by them
-        sampling, grammar, found = self.sampling(limits, ranked), self.grammar(), self.offer()
+        made, beams = self.made(), self.beams()
+        sampling, grammar, found = self.sampling(limits, self.ranked_by(logprobs)), self.grammar(), self.offer()
         if found is not None:
             grammar = tool_grammar(found, dialect, grammar)
         sampling = self.restrict(sampling, grammar, tokenizer, limits)
@@ -165,8 +164,9 @@ class ChatRequest(Conversation, PromptFields, Restricted, Beams, Generation):
             reader=reading(dialect.reasoning, thought, calls),
             prompt_logprobs=self.prompt_logprobs,
             call_ids=dialect.tools.id_length,
-            keep=n if made > n or beams else 0,
+            keep=self.keep(),
             sorted=beams is not None,
+            rendered=text,
         )
 
     def check(self, limits: Limits) -> None:

@@ -51,11 +51,8 @@ class CompletionRequest(PromptFields, Restricted, Beams, Generation):
     def ask(self, request_id: str, tokenizer: TextModel, limits: Limits) -> Ask:
         """Tokenize and check every prompt. Raises RequestError."""
         model = check_model(self.model, limits)
-        n = self.n or 1
         made, beams = self.made(), self.beams()
-        drawn = made > n and beams is None
-        ranked = 0 if drawn and self.logprobs is None else self.logprobs  # the best are chosen by them
-        sampling, grammar = self.sampling(limits, ranked), self.grammar()
+        sampling, grammar = self.sampling(limits, self.ranked_by(self.logprobs)), self.grammar()
         sampling = self.restrict(sampling, grammar, tokenizer, limits)
         prompts: list[Prompt] = self.prompt
         ids = [self._tokens(p, i, tokenizer, limits) for i, p in enumerate(prompts)]
@@ -84,7 +81,7 @@ class CompletionRequest(PromptFields, Restricted, Beams, Generation):
             scored,
             echo,
             prompt_logprobs=self.prompt_logprobs,
-            keep=n if made > n or beams else 0,
+            keep=self.keep(),
             sorted=beams is not None,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tailrace.protocol.ask import Ask
 from tailrace.types import TokenLogprob
 
 _FLOOR = -9999.0
@@ -22,6 +23,16 @@ def prompt_logprobs(tokens: Iterable[TokenLogprob], width: int) -> list[Shown | 
 def best(scores: Sequence[float], keep: int) -> list[int]:
     """Places of the `keep` highest sums of log-probabilities, best first, the earlier one first among equals."""
     return sorted(range(len(scores)), key=lambda place: (-scores[place], place))[:keep]
+
+
+def shown(ask: Ask, scores: Sequence[float], tokens: Sequence[int]) -> list[int]:
+    """Places of those of a prompt's choices that are shown, in their order; by each one's sum of log-probabilities and
+    number of tokens."""
+    if not ask.keep:
+        return list(range(len(scores)))
+    if ask.sorted:
+        return [place for place in range(ask.keep) if tokens[place] or not place]
+    return best(scores, ask.keep)
 
 
 def _entry(token: TokenLogprob, logprob: float, width: int) -> Shown:
