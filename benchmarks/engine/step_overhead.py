@@ -45,7 +45,7 @@ class Idle:
         self._seconds = seconds
         self.hidden = 0.0  # CPU seconds of this thread between begin and settle
 
-    def begin(self, *arguments: Any) -> None:
+    def begin(self, *arguments: Any, **named: Any) -> None:
         self._ends = time.monotonic() + self._seconds
         self.hidden -= time.thread_time()
 
