@@ -92,7 +92,7 @@ def test_rows_stored_in_halves_stay() -> None:
 
 
 def test_an_unknown_architecture_names_those_that_run(tmp_path: Path) -> None:
-    assert "has architecture 'mamba'; those that run here are: gemma3, llama, qwen2, qwen3." in refusal(
+    assert "has architecture 'mamba'; those that run here are: bert, gemma3, llama, qwen2, qwen3." in refusal(
         tmp_path, architecture="mamba"
     )
 
