@@ -115,7 +115,7 @@ def test_bounds_hold_on_both_routes(route: Any, fields: dict[str, Any], param: s
     "fields",
     [
         {"functions": [{}]}, {"audio": {}}, {"modalities": ["text", "audio"]}, {"reasoning_effort": "high"},
-        {"suffix": "x"}, {"chat_template": "{{ 1 }}"},
+        {"suffix": "x"}, {"chat_template": "{{ 1 }}"}, {"grammar": "root ::= x"}, {"json_schema": {"const": 1}},
     ],
 )  # fmt: skip
 def test_fields_not_built_yet_are_refused_by_name(fields: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "function_call": ("none",),
     "grammar": ("",),
+    "json_schema": ({},),
     "audio": (),
     "modalities": (["text"],),
     "prediction": (),

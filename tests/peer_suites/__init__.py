@@ -1,0 +1,1 @@
+"""Other projects' suites and clients against our server; see README.md. pytest collects nothing here."""
