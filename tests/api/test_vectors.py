@@ -15,6 +15,7 @@ import pytest
 
 from tailrace.api.state import AppState
 from tailrace.backends.fake import EMBEDDING, FakeBackend
+from tailrace.protocol.vectors import similarity, unit
 from tests.serving import gauge, in_process, live, make_state, until
 
 EMBED, RERANK, SCORE = "/v1/embeddings", "/v1/rerank", "/v1/score"
@@ -106,7 +107,7 @@ async def test_a_request_of_many_texts_takes_few_places() -> None:
         ({"input": [1, 999]}, "input", "token id 999"),
         ({"input": "x" * 65}, "input", "input has 65"),
         ({"input": ["ok", "x" * 65]}, "input[1]", "input[1] has 65"),
-        ({"input": [1] * 65}, "input", "input has 65"),
+        ({"input": [1] * 65}, "input", "context has 64 tokens; input has 65. Shorten it to 64 or fewer"),
         ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
         ({"input": "a", "dimensions": 33}, "dimensions", "dimensions is 33; this model's vectors have 32"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
@@ -120,6 +121,12 @@ async def test_what_is_wrong_is_named(client: httpx.AsyncClient, fields: Any, pa
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param)
     assert said in error["message"]
+
+
+def test_a_cosine_stays_within_its_bounds() -> None:
+    made = [unit(np.random.default_rng(seed).normal(size=384).astype(np.float32)) for seed in range(100)]
+    assert any(float(np.sum(v.astype(np.float64) ** 2)) > 1.0 for v in made)
+    assert all(0.999999 < similarity(v, v) <= 1.0 and -1.0 <= similarity(v, -v) < -0.999999 for v in made)
 
 
 async def test_a_text_is_cut_only_when_asked_to(client: httpx.AsyncClient) -> None:

@@ -338,3 +338,29 @@ def test_detokenize() -> None:
     assert parse(DetokenizeRequest, b'{"tokens": [104, 105]}').text(TOKENIZER, LIMITS) == "hi"
     with pytest.raises(InvalidRequest):
         parse(DetokenizeRequest, b'{"tokens": [259]}').text(TOKENIZER, LIMITS)
+
+
+class Enclosed:
+    """A tokenizer that puts an end token behind whole texts, as those of encoders do."""
+
+    fewest_tokens = staticmethod(TOKENIZER.fewest_tokens)
+
+    def encode(self, text: str, *, add_special: bool, parse_special: bool) -> Any:
+        ids = TOKENIZER.encode(text, add_special=False, parse_special=parse_special)
+        return np.append(ids, 258) if add_special else ids
+
+    def encode_rendered(self, text: str) -> Any:
+        return self.encode(text, add_special=False, parse_special=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "generates", "ids"),
+    [
+        ({}, True, [97, 98]),
+        ({}, False, [97, 98, 258]),
+        ({"add_special_tokens": False}, False, [97, 98]),
+    ],
+)
+def test_tokens_are_those_of_what_the_model_makes(fields: dict[str, Any], generates: bool, ids: list[int]) -> None:
+    request = TokenizeRequest(prompt="ab", **fields)
+    assert request.tokens(None, Enclosed(), LIMITS, generates=generates).tolist() == ids  # type: ignore[arg-type]

@@ -77,8 +77,10 @@ def check_fits(prompt_tokens: int, limits: Limits, field: str, *, room: int = 1,
     lower bound."""
     if prompt_tokens + room <= limits.max_context:
         return
+    alone = room == 0 and not least
     raise ContextLengthExceeded(
-        f"This model's context has {limits.max_context} tokens, prompt and answer together; {field} has "
-        f"{'at least ' if least else ''}{prompt_tokens}. Shorten it to {limits.max_context - 1} or fewer",
+        f"This model's context has {limits.max_context} tokens{'' if alone else ', prompt and answer together'}; "
+        f"{field} has {'at least ' if least else ''}{prompt_tokens}. "
+        f"Shorten it to {limits.max_context - (not alone)} or fewer",
         param=field,
     )

@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize and /apply-template: the same path to token ids as the generating routes."""
+"""/tokenize, /detokenize and /apply-template: the same path to token ids as the routes that compute something."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _none_as_empty(value: object) -> object:
 
 class TokenizeRequest(Conversation):
     """Either `prompt` or `messages`. Special tokens in a text are parsed and a start token is added where the model
-    wants one, exactly as for a completion."""
+    wants one, exactly as for a completion; of a model that only makes vectors, as for an embedding."""
 
     model: str | None = None
     prompt: str | None = None
@@ -34,7 +34,13 @@ class TokenizeRequest(Conversation):
     messages: Annotated[Items[Message], BeforeValidator(_none_as_empty)] = Field(default_factory=list)
 
     def tokens(
-        self, template: Template | None, tokenizer: TextModel, limits: Limits, dialect: Dialect = _PLAIN
+        self,
+        template: Template | None,
+        tokenizer: TextModel,
+        limits: Limits,
+        dialect: Dialect = _PLAIN,
+        *,
+        generates: bool = True,
     ) -> Tokens:
         """Ids as the engine would see them. Raises RequestError."""
         check_model(self.model, limits)
@@ -49,6 +55,8 @@ class TokenizeRequest(Conversation):
         check_size(len(text), tokenizer, limits, field)
         if self.add_special_tokens is False:
             return tokenizer.encode(clean_text(text, field=field), add_special=False, parse_special=True)
+        if not generates:
+            return tokenizer.encode(clean_text(text, field=field), add_special=True, parse_special=False)
         return tokenizer.encode_rendered(clean_text(text, field=field))
 
 

@@ -249,8 +249,8 @@ def unit(vector: Vector) -> Vector:
 
 
 def similarity(a: Vector, b: Vector) -> float:
-    """The cosine of two vectors of length 1."""
-    return float(np.sum(a.astype(np.float64) * b.astype(np.float64)))
+    """The cosine of two vectors of length 1; rounding does not take it past that of equal ones."""
+    return min(1.0, max(-1.0, float(np.sum(a.astype(np.float64) * b.astype(np.float64)))))
 
 
 def _several(value: str | list[str]) -> list[str]:

@@ -29,7 +29,9 @@ async def tokenize(request: Request) -> Response:
     async with state.using(parsed.model, principal_of(request), request.state.timeline) as (model, limits):
 
         def work() -> Response:
-            ids: list[int] = parsed.tokens(model.template, model.tokenizer, limits, model.dialect).tolist()
+            ids: list[int] = parsed.tokens(
+                model.template, model.tokenizer, limits, model.dialect, generates=model.backend.caps.generates
+            ).tolist()
             found: dict[str, Any] = {"count": len(ids), "tokens": ids, "max_model_len": limits.max_context}
             if parsed.return_token_strs:
                 found["token_strs"] = [model.tokenizer.decode([token]) for token in ids]
