@@ -143,7 +143,7 @@ async def test_the_fastapi_example(model: Path, monkeypatch: pytest.MonkeyPatch)
             refused = await client.post("/summary", json={"text": "a " * 5000})
     assert streamed.status_code == 200
     assert streamed.text == again.text
-    assert summary["tokens"] == 3 or summary["text"] == ""
+    assert 1 <= summary["tokens"] <= 3  # drawn without a seed: an end may come any time
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "context_length_exceeded"
 
