@@ -53,6 +53,12 @@ async def _not_kept(answer: Any, state: AppState, tenant: str) -> None:
     return None
 
 
+def ask_as_chat(body: Any, request_id: str, model: Loaded, limits: Limits) -> Ask:
+    """Of a body that is a conversation."""
+    ask: Ask = body.ask(request_id, model.template, model.tokenizer, limits, model.dialect)
+    return ask
+
+
 @frozen
 class Route:
     """What differs between the generating routes. `prompts` counts the prompts of a body before any work on them.

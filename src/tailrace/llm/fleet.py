@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
 
 from tailrace.clock import SystemClock
@@ -49,7 +50,7 @@ class Fleet:
     def need(self, name: str) -> int:
         """A byte for each weight (less where they stay 4 bits), and the KV cache that was asked for."""
         tensors = open_checkpoint(self._paths[name]).tensors.values()
-        weights = sum(_count(info.shape) for info in tensors)
+        weights = sum(prod(info.shape) for info in tensors)
         return weights + self._configs[name].kv_memory
 
     def load(self, name: str, *, show: bool = False) -> Loaded:
@@ -96,10 +97,3 @@ def _configs(config: EngineConfig) -> list[EngineConfig]:
         reasoning_parser="auto",
     )
     return [config, *(replace(plain, model=name) for name in config.more_models)]
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    values = 1
-    for size in shape:
-        values *= size
-    return values

@@ -7,6 +7,7 @@ is nested deeper than JSON writers go, as parts of a body are written again.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -93,7 +94,7 @@ def explain(error: ValidationError) -> InvalidRequest:
     if path == outer:
         deepest = errors[0]
     if deepest["type"] == "missing":
-        return InvalidRequest(f"{path} is missing", param=path, code="missing_field")
+        return missing(path)
     reasons = [_reason(e["msg"]) for e in related if _path(e["loc"]) == path]
     return InvalidRequest(f"{path} {' or '.join(dict.fromkeys(reasons))}", param=path, code="invalid_value")
 
@@ -112,6 +113,30 @@ def _path(location: tuple[int | str, ...]) -> str:
         elif part.isidentifier() and part not in _BRANCHES:
             path += f".{part[:_MAX_KEY]}"
     return path
+
+
+def missing(field: str) -> InvalidRequest:
+    return InvalidRequest(f"{field} is missing", param=field, code="missing_field")
+
+
+def needed(value: str | None, field: str) -> str:
+    """The value. Raises InvalidRequest naming the field when it is absent."""
+    if value is None:
+        raise missing(field)
+    return value
+
+
+def refused_field(shape: Shape, refused: Mapping[str, Sequence[object]], without_effect: Collection[str]) -> str | None:
+    """Take the fields that an API knows and the shape does not out of what would be warned about. Returns the first of
+    `refused` that asks for something, which is anything but null and the values listed with it."""
+    extra = shape.model_extra
+    if not extra:
+        return None
+    for name in [name for name in extra if name in refused or name in without_effect]:
+        value = extra.pop(name)
+        if value is not None and name in refused and value not in refused[name]:
+            return name
+    return None
 
 
 def unknown_fields(shape: Shape) -> str | None:

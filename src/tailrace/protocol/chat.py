@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from tailrace.errors import InvalidRequest, TemplateRefused, Unsupported
 from tailrace.protocol.ask import Ask, Template, TextModel, check_fits, check_size
 from tailrace.protocol.beams import Beams
-from tailrace.protocol.body import Items, Part, Shape
+from tailrace.protocol.body import Items, Part, Shape, missing
 from tailrace.protocol.prompt import PromptFields
 from tailrace.protocol.restrict import Restricted
 from tailrace.protocol.sampling import Generation, Limits, answer_length, check_logprobs, check_model
@@ -194,7 +194,7 @@ def _turn(message: Message, dialect: Dialect, where: str) -> dict[str, Any]:
         turn["tool_calls"] = past_calls(message.tool_calls, dialect, f"{where}.tool_calls")
     content = message.content
     if content is None and not message.tool_calls:
-        raise InvalidRequest(f"{where}.content is missing", param=f"{where}.content", code="missing_field")
+        raise missing(f"{where}.content")
     if isinstance(content, list):
         turn["content"] = [_part(part, f"{where}.content[{i}]") for i, part in enumerate(content)]
     else:
@@ -208,7 +208,7 @@ def _part(part: ContentPart, where: str) -> dict[str, str]:
     if part.type != "text":
         raise InvalidRequest(f"{where}.type is {part.type[:40]!a}; expected 'text'", param=f"{where}.type")
     if part.text is None:
-        raise InvalidRequest(f"{where}.text is missing", param=f"{where}.text", code="missing_field")
+        raise missing(f"{where}.text")
     return {"type": "text", "text": clean_text(part.text, field=f"{where}.text")}
 
 

@@ -32,13 +32,7 @@ class PromptFields(Salted):
 
     def check_prompt(self, limits: Limits, *, stream: bool) -> None:
         """Raises InvalidRequest naming the field."""
-        keep = self.truncate_prompt_tokens
-        if keep == 0 or (keep or 0) > limits.max_context:
-            raise InvalidRequest(
-                f"truncate_prompt_tokens is {keep}; accepted is 1 to {limits.max_context}, or -1 for what the context "
-                "takes",
-                param="truncate_prompt_tokens",
-            )
+        check_cut(self.truncate_prompt_tokens, limits)
         check_logprobs(self.prompt_logprobs, limits, "prompt_logprobs")
         if self.prompt_logprobs is not None and stream:
             raise InvalidRequest("prompt_logprobs is not given with stream: true", param="prompt_logprobs")
@@ -55,3 +49,13 @@ class PromptFields(Salted):
         if keep is None:
             return prompt
         return prompt[-(max(1, limits.max_context - room) if keep < 0 else keep) :]
+
+
+def check_cut(keep: int | None, limits: Limits) -> None:
+    """Raises InvalidRequest for a `truncate_prompt_tokens` that leaves nothing, or more than the context takes."""
+    if keep == 0 or (keep or 0) > limits.max_context:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {keep}; accepted is 1 to {limits.max_context}, or -1 for what the context "
+            "takes",
+            param="truncate_prompt_tokens",
+        )

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from tailrace.errors import InvalidRequest, ModelNotFound, TailraceError, Unsupported
 from tailrace.frozen import frozen
-from tailrace.protocol.body import Items, Part, Shape
+from tailrace.protocol.body import Items, Part, Shape, refused_field
 from tailrace.protocol.structured import FIELDS, grammar_of
 from tailrace.text.stops import MAX_STOP_CHARS
 from tailrace.text.tokenizer import clean_text
@@ -196,13 +196,9 @@ class Generation(Sampling, Asking):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def _refuse_not_built(self) -> None:
-        extra = self.model_extra
-        if not extra:
-            return
-        for name in [name for name in extra if name in _NOT_BUILT or name in _WITHOUT_EFFECT]:
-            value = extra.pop(name)
-            if value is not None and name in _NOT_BUILT and value not in _NOT_BUILT[name]:
-                raise Unsupported(f"{name} is not supported by this server yet; leave it out", param=name)
+        name = refused_field(self, _NOT_BUILT, _WITHOUT_EFFECT)
+        if name is not None:
+            raise Unsupported(f"{name} is not supported by this server yet; leave it out", param=name)
 
 
 def answer_length(asked: int | None, default: int | None, prompt_tokens: int, limits: Limits) -> int:

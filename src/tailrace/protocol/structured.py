@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.protocol.body import missing
 from tailrace.protocol.json_schema import ANY_OBJECT, schema_source
 from tailrace.text.tokenizer import clean_text
 from tailrace.types import Grammar, GrammarKind
@@ -69,7 +70,7 @@ def _response_format(value: Any, field: str) -> Grammar:
     if strict is not None and not isinstance(strict, bool):
         raise InvalidRequest(f"{where}.strict must be true or false", param=f"{where}.strict")
     if named.get("schema") is None:
-        raise InvalidRequest(f"{where}.schema is missing", param=f"{where}.schema", code="missing_field")
+        raise missing(f"{where}.schema")
     return _schema(named["schema"], f"{where}.schema")
 
 
@@ -124,7 +125,7 @@ def _text(value: Any, field: str) -> str:
 
 def _object(value: Any, field: str) -> Mapping[str, Any]:
     if value is None:
-        raise InvalidRequest(f"{field} is missing", param=field, code="missing_field")
+        raise missing(field)
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"{field} must be an object", param=field)
     return value

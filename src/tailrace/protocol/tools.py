@@ -13,7 +13,7 @@ from typing import Any
 
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.frozen import frozen
-from tailrace.protocol.body import Part
+from tailrace.protocol.body import Part, missing
 from tailrace.text.parsers.delta import Signature
 from tailrace.text.parsers.dialect import Dialect
 from tailrace.text.tokenizer import clean_text
@@ -103,7 +103,7 @@ def _function(tool: Tool, where: str) -> FunctionTool:
         raise Unsupported(f"{where}.type is {tool.type[:40]!a}; only 'function' is supported", param=f"{where}.type")
     function = tool.function
     if function is None:
-        raise InvalidRequest(f"{where}.function is missing", param=f"{where}.function", code="missing_field")
+        raise missing(f"{where}.function")
     where = f"{where}.function"
     if not _NAME.match(function.name):
         raise InvalidRequest(f"{where}.name must be 1 to 64 letters, digits, _ or -", param=f"{where}.name")
@@ -143,7 +143,7 @@ def _known(value: Any, functions: Sequence[FunctionTool], where: str) -> Functio
     """The function that is named."""
     name = value.get("name") if isinstance(value, Mapping) else None
     if not isinstance(name, str):
-        raise InvalidRequest(f"{where} is missing", param=where, code="missing_field")
+        raise missing(where)
     found = next((each for each in functions if each.name == name), None)
     if found is None:
         raise InvalidRequest(f"{where} is {name[:64]!a}, which is not among tools", param=where)

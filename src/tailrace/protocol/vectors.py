@@ -21,6 +21,7 @@ from tailrace.observe.timings import Timings
 from tailrace.protocol.ask import Ask, TextModel, check_fits, check_size
 from tailrace.protocol.body import Items, Part
 from tailrace.protocol.completions import PROMPT_SCHEMA, Prompt, prompts_of
+from tailrace.protocol.prompt import check_cut
 from tailrace.protocol.sampling import Asking, Limits, check_ids, check_model
 from tailrace.text.tokenizer import clean_text
 from tailrace.types import (
@@ -75,13 +76,7 @@ class VectorRequest(Asking):
         if count > MOST_TEXTS:
             field = self.texts()[-1][0].partition("[")[0]
             raise InvalidRequest(f"{field} holds {count} texts; at most {MOST_TEXTS} are taken at once", param=field)
-        keep = self.truncate_prompt_tokens
-        if keep == 0 or (keep or 0) > limits.max_context:
-            raise InvalidRequest(
-                f"truncate_prompt_tokens is {keep}; accepted is 1 to {limits.max_context}, or -1 for what the context "
-                "takes",
-                param="truncate_prompt_tokens",
-            )
+        check_cut(self.truncate_prompt_tokens, limits)
 
     def check_size(self, caps: Capabilities) -> None:
         """Raises InvalidRequest for vectors that the model does not make."""

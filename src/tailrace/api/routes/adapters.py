@@ -9,12 +9,12 @@ from starlette.responses import PlainTextResponse, Response
 
 from tailrace.api.auth import authorize_admin
 from tailrace.api.openapi import body_schema, errors
+from tailrace.api.plain import body_of, warned
 from tailrace.api.state import state_of
 from tailrace.api.table import Table
-from tailrace.api.wire import read_body
 from tailrace.errors import Unsupported
 from tailrace.protocol.adapters import LoadAdapter, UnloadAdapter
-from tailrace.protocol.body import Shape, parse, unknown_fields
+from tailrace.protocol.body import Shape, parse
 
 routes = Table("adapters", prefix="/v1", guard=authorize_admin)
 _TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
@@ -45,10 +45,8 @@ async def unload_lora_adapter(request: Request) -> Response:
 
 
 async def _body(request: Request, shape: type[S]) -> S:
-    most = state_of(request).config.api.max_body_bytes
-    return parse(shape, await read_body(request.scope, request.receive, most))
+    return parse(shape, await body_of(request))
 
 
 def _told(body: Shape, text: str) -> Response:
-    warning = unknown_fields(body)
-    return PlainTextResponse(text, headers=None if warning is None else {"x-tailrace-warning": warning})
+    return PlainTextResponse(text, headers=warned(body))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tailrace.api.openapi import errors
+from tailrace.api.plain import json_reply
 from tailrace.api.state import state_of
 from tailrace.api.table import Table
 from tailrace.errors import Unavailable
@@ -42,4 +42,4 @@ async def metrics(request: Request) -> Response:
 
 
 def _status(status: str) -> Response:
-    return Response(orjson.dumps({"status": status}), media_type="application/json")
+    return json_reply({"status": status})

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tailrace.api.auth import authorize, principal_of
-from tailrace.api.exchange import Exchange, Route
+from tailrace.api.auth import authorize
+from tailrace.api.exchange import Exchange, Route, ask_as_chat
 from tailrace.api.openapi import body_schema, errors
+from tailrace.api.plain import asked_of_model
 from tailrace.api.state import state_of
 from tailrace.api.table import Table
-from tailrace.api.wire import header, off_loop, read_body
+from tailrace.api.wire import header
 from tailrace.control.models import Loaded
 from tailrace.errors import InvalidRequest
-from tailrace.protocol.ask import Ask
-from tailrace.protocol.body import parse, unknown_fields
 from tailrace.protocol.messages.answer import MessageAnswer
 from tailrace.protocol.messages.request import VERSIONS, CountRequest, MessagesRequest
 from tailrace.protocol.messages.schema import AnthropicError, Counted, MessageBody
 from tailrace.protocol.sampling import Limits
 
-
-def _ask(body: MessagesRequest, request_id: str, model: Loaded, limits: Limits) -> Ask:
-    return body.ask(request_id, model.template, model.tokenizer, limits, model.dialect)
-
-
-MESSAGES = Route("messages", MessagesRequest, MessageAnswer, "msg_", _ask)
+MESSAGES = Route("messages", MessagesRequest, MessageAnswer, "msg_", ask_as_chat)
 
 routes = Table("anthropic", prefix="/v1/messages", guard=authorize)
 
@@ -53,18 +46,11 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """How many tokens a message's prompt has; nothing is generated."""
     _check_version(request)
-    state = state_of(request)
-    body = await read_body(request.scope, request.receive, state.config.api.max_body_bytes)
-    parsed = await off_loop(len(body), lambda: parse(CountRequest, body))
-    async with state.using(parsed.model, principal_of(request), request.state.timeline) as (model, limits):
+    return await asked_of_model(request, CountRequest, _count)
 
-        def work() -> Response:
-            ids = parsed.tokens(model.template, model.tokenizer, limits, model.dialect)
-            warning = unknown_fields(parsed)
-            headers = None if warning is None else {"x-tailrace-warning": warning}
-            return Response(orjson.dumps({"input_tokens": len(ids)}), headers=headers, media_type="application/json")
 
-        return await off_loop(len(body), work)
+def _count(asked: CountRequest, model: Loaded, limits: Limits) -> dict[str, int]:
+    return {"input_tokens": len(asked.tokens(model.template, model.tokenizer, limits, model.dialect))}
 
 
 def _check_version(request: Request) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from tailrace.api.auth import authorize, principal_of
-from tailrace.api.exchange import Exchange, Route
+from tailrace.api.exchange import Exchange, Route, ask_as_chat
 from tailrace.api.openapi import body_schema, errors
+from tailrace.api.plain import json_reply
 from tailrace.api.state import state_of
 from tailrace.api.table import Table
 from tailrace.control.models import Loaded, Served
@@ -23,15 +23,11 @@ from tailrace.protocol.sampling import Limits
 from tailrace.protocol.schema import ChatCompletion, Completion, ModelCard, ModelList
 
 
-def _ask_chat(body: ChatRequest, request_id: str, model: Loaded, limits: Limits) -> Ask:
-    return body.ask(request_id, model.template, model.tokenizer, limits, model.dialect)
-
-
 def _ask_completion(body: CompletionRequest, request_id: str, model: Loaded, limits: Limits) -> Ask:
     return body.ask(request_id, model.tokenizer, limits)
 
 
-CHAT = Route("chat", ChatRequest, ChatAnswer, "chatcmpl-", _ask_chat)
+CHAT = Route("chat", ChatRequest, ChatAnswer, "chatcmpl-", ask_as_chat)
 COMPLETIONS = Route(
     "completions", CompletionRequest, CompletionAnswer, "cmpl-", _ask_completion, lambda body: len(body.prompt)
 )
@@ -68,12 +64,12 @@ async def completions(request: Request) -> Response:
 async def models(request: Request) -> Response:
     models, tenant = state_of(request).models, principal_of(request).tenant
     cards = [_card(request, models.find(name, tenant)) for name in models.names(tenant)]
-    return _json({"object": "list", "data": cards})
+    return json_reply({"object": "list", "data": cards})
 
 
 @routes.get("/models/{model:path}", response_model=ModelCard, responses=errors(404))
 async def model_card(request: Request, model: str) -> Response:
-    return _json(_card(request, state_of(request).models.find(model, principal_of(request).tenant)))
+    return json_reply(_card(request, state_of(request).models.find(model, principal_of(request).tenant)))
 
 
 @routes.get("/requests/{request_id}", responses={200: {"content": {"application/json": {}}}, **errors(401, 404)})
@@ -82,11 +78,7 @@ async def decisions(request: Request, request_id: str) -> Response:
     found = state_of(request).records.find(request_id, principal_of(request).tenant)
     if found is None:
         raise NotFound("There is no record of this request; the latest 2048 that ended are kept", param="request_id")
-    return _json(found)
-
-
-def _json(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")
+    return json_reply(found)
 
 
 def _card(request: Request, served: Served) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from tailrace.api.auth import authorize_admin
 from tailrace.api.openapi import errors
+from tailrace.api.plain import body_of, json_reply
 from tailrace.api.state import state_of
 from tailrace.api.table import Table
-from tailrace.api.wire import read_body
 from tailrace.control.snapshot import snapshot
 from tailrace.control.steering import cancel, change_tenant
 from tailrace.errors import InvalidRequest
@@ -26,21 +26,21 @@ async def state(request: Request) -> Response:
     """Queues by class and tenant, running requests, KV map, recent tails, refusals, step budget, prediction errors."""
     found = state_of(request)
     uptime = found.clock.wall() - found.started
-    return _json({"uptime_s": uptime, **snapshot(found.pipeline)})
+    return json_reply({"uptime_s": uptime, **snapshot(found.pipeline)})
 
 
 @routes.get("/models", responses=errors(401, 403))
 async def models(request: Request) -> Response:
     """Which models are loaded, what memory they have, how many requests run on them or wait, and how long they idle."""
     models = state_of(request).models
-    return _json({"models": models.report(), "adapters": models.report_adapters()})
+    return json_reply({"models": models.report(), "adapters": models.report_adapters()})
 
 
 @routes.post("/requests/{request_id}/cancel", responses=errors(401, 403, 404))
 async def cancel_request(request: Request, request_id: str) -> Response:
     """End a request that waits or runs; its client gets an error."""
     found = state_of(request)
-    return _json({"id": request_id, "cancelled": cancel(found.pipeline, request_id)})
+    return json_reply({"id": request_id, "cancelled": cancel(found.pipeline, request_id)})
 
 
 @routes.patch("/tenants/{name}", responses=errors(400, 401, 403, 404))
@@ -48,9 +48,10 @@ async def patch_tenant(request: Request, name: str) -> Response:
     """Another weight, priority, mode or other limits, from the next decision on: `{"weight": 2}`,
     `{"limits": {"requests_per_minute": 60}}`. What is not named stays; a restart forgets it."""
     found = state_of(request)
-    body = await read_body(request.scope, request.receive, found.config.api.max_body_bytes)
-    tenant = change_tenant(found.pipeline, name, _object(body))
-    return _json({"name": name, "weight": tenant.weight, "priority": tenant.priority, "limits": asdict(tenant.limits)})
+    tenant = change_tenant(found.pipeline, name, _object(await body_of(request)))
+    return json_reply(
+        {"name": name, "weight": tenant.weight, "priority": tenant.priority, "limits": asdict(tenant.limits)}
+    )
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -61,7 +62,3 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidRequest("The request body must be a JSON object", code="invalid_json")
     return found
-
-
-def _json(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")

@@ -9,23 +9,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tailrace.api.auth import authorize, principal_of
-from tailrace.api.exchange import Exchange, Route
+from tailrace.api.exchange import Exchange, Route, ask_as_chat
 from tailrace.api.openapi import body_schema, errors
+from tailrace.api.plain import json_reply
 from tailrace.api.state import AppState, state_of
 from tailrace.api.table import Table
-from tailrace.control.models import Loaded
 from tailrace.control.responses import Kept, chain
 from tailrace.errors import InvalidRequest, NotFound, Unsupported
-from tailrace.protocol.ask import Ask
 from tailrace.protocol.responses.answer import ResponseAnswer
 from tailrace.protocol.responses.page import Page, page
 from tailrace.protocol.responses.request import History, ResponsesRequest
 from tailrace.protocol.responses.schema import Deleted, ItemList, ResponseBody
-from tailrace.protocol.sampling import Limits
-
-
-def _ask(body: ResponsesRequest, request_id: str, model: Loaded, limits: Limits) -> Ask:
-    return body.ask(request_id, model.template, model.tokenizer, limits, model.dialect)
 
 
 async def _recall(body: ResponsesRequest, state: AppState, tenant: str) -> int:
@@ -54,7 +48,7 @@ async def _keep(answer: ResponseAnswer, state: AppState, tenant: str) -> None:
     await state.responses.put(tenant, Kept(answer.id, body, items, response["previous_response_id"]))
 
 
-RESPONSES = Route("responses", ResponsesRequest, ResponseAnswer, "resp_", _ask, recall=_recall, keep=_keep)
+RESPONSES = Route("responses", ResponsesRequest, ResponseAnswer, "resp_", ask_as_chat, recall=_recall, keep=_keep)
 
 routes = Table("responses", prefix="/v1/responses", guard=authorize)
 
@@ -81,7 +75,7 @@ async def delete(request: Request, response_id: str) -> Response:
     """Forget a response. What goes on from it cannot be asked for any more."""
     await _kept(request, response_id)
     await state_of(request).responses.delete(principal_of(request).tenant, response_id)
-    return _json({"id": response_id, "object": "response", "deleted": True})
+    return json_reply({"id": response_id, "object": "response", "deleted": True})
 
 
 @routes.get("/{response_id}/input_items", responses={200: {"model": ItemList}, **errors(400, 401, 403, 404)})
@@ -90,7 +84,7 @@ async def input_items(request: Request, response_id: str) -> Response:
     asked = Page.of(request.query_params)
     await _kept(request, response_id)
     found = await chain(state_of(request).responses, principal_of(request).tenant, response_id)
-    return _json(page(_input_of(found or []), asked))
+    return json_reply(page(_input_of(found or []), asked))
 
 
 @routes.post("/{response_id}/cancel", responses=errors(400, 401, 403, 404))
@@ -115,7 +109,3 @@ def _input_of(found: list[Kept]) -> list[dict[str, Any]]:
         if kept is not found[-1]:
             items += orjson.loads(kept.body)["output"]
     return items
-
-
-def _json(body: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")

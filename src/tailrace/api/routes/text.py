@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tailrace.api.auth import authorize, principal_of
+from tailrace.api.auth import authorize
 from tailrace.api.openapi import body_schema, errors
-from tailrace.api.state import AppState, state_of
+from tailrace.api.plain import asked_of_model
 from tailrace.api.table import Table
-from tailrace.api.wire import off_loop, read_body
-from tailrace.protocol.body import Shape, parse, unknown_fields
+from tailrace.control.models import Loaded
+from tailrace.protocol.sampling import Limits
 from tailrace.protocol.schema import Detokenized, Rendered, TokenList
 from tailrace.protocol.tokenize import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 
@@ -23,21 +22,7 @@ routes = Table("text", guard=authorize)
 @routes.post("/tokenize", responses={200: {"model": TokenList}, **errors()}, openapi_extra=body_schema(TokenizeRequest))
 async def tokenize(request: Request) -> Response:
     """The ids that the engine would see for a prompt or for messages."""
-    state = state_of(request)
-    body = await _body(request, state)
-    parsed = await off_loop(len(body), lambda: parse(TokenizeRequest, body))
-    async with state.using(parsed.model, principal_of(request), request.state.timeline) as (model, limits):
-
-        def work() -> Response:
-            ids: list[int] = parsed.tokens(
-                model.template, model.tokenizer, limits, model.dialect, generates=model.backend.caps.generates
-            ).tolist()
-            found: dict[str, Any] = {"count": len(ids), "tokens": ids, "max_model_len": limits.max_context}
-            if parsed.return_token_strs:
-                found["token_strs"] = [model.tokenizer.decode([token]) for token in ids]
-            return _json(found, parsed)
-
-        return await off_loop(len(body), work)
+    return await asked_of_model(request, TokenizeRequest, _tokens)
 
 
 @routes.post(
@@ -45,17 +30,7 @@ async def tokenize(request: Request) -> Response:
 )
 async def detokenize(request: Request) -> Response:
     """The text of token ids; bytes that are no whole characters become U+FFFD."""
-    state = state_of(request)
-    body = await _body(request, state)
-
-    parsed = await off_loop(len(body), lambda: parse(DetokenizeRequest, body))
-    async with state.using(parsed.model, principal_of(request), request.state.timeline) as (model, limits):
-
-        def work() -> Response:
-            text = parsed.text(model.tokenizer, limits)
-            return _json({"prompt": text, "content": text}, parsed)
-
-        return await off_loop(len(body), work)
+    return await asked_of_model(request, DetokenizeRequest, _text)
 
 
 @routes.post(
@@ -63,23 +38,22 @@ async def detokenize(request: Request) -> Response:
 )
 async def apply_template(request: Request) -> Response:
     """Messages as the model's chat template writes them, with what it puts in front of an answer."""
-    state = state_of(request)
-    body = await _body(request, state)
-    parsed = await off_loop(len(body), lambda: parse(ApplyTemplateRequest, body))
-    async with state.using(parsed.model, principal_of(request), request.state.timeline) as (model, limits):
-
-        def work() -> Response:
-            text = parsed.rendered(model.template, model.tokenizer, limits, model.dialect)
-            return _json({"prompt": text}, parsed)
-
-        return await off_loop(len(body), work)
+    return await asked_of_model(request, ApplyTemplateRequest, _rendered)
 
 
-async def _body(request: Request, state: AppState) -> bytes:
-    return await read_body(request.scope, request.receive, state.config.api.max_body_bytes)
+def _tokens(asked: TokenizeRequest, model: Loaded, limits: Limits) -> dict[str, Any]:
+    generates = model.backend.caps.generates
+    ids = asked.tokens(model.template, model.tokenizer, limits, model.dialect, generates=generates).tolist()
+    found: dict[str, Any] = {"count": len(ids), "tokens": ids, "max_model_len": limits.max_context}
+    if asked.return_token_strs:
+        found["token_strs"] = [model.tokenizer.decode([token]) for token in ids]
+    return found
 
 
-def _json(body: dict[str, Any], asked: Shape) -> Response:
-    warning = unknown_fields(asked)
-    headers = None if warning is None else {"x-tailrace-warning": warning}
-    return Response(orjson.dumps(body), headers=headers, media_type="application/json")
+def _text(asked: DetokenizeRequest, model: Loaded, limits: Limits) -> dict[str, Any]:
+    text = asked.text(model.tokenizer, limits)
+    return {"prompt": text, "content": text}
+
+
+def _rendered(asked: ApplyTemplateRequest, model: Loaded, limits: Limits) -> dict[str, Any]:
+    return {"prompt": asked.rendered(model.template, model.tokenizer, limits, model.dialect)}

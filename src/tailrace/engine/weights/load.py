@@ -170,9 +170,7 @@ def recipe() -> str:
 
 
 def _native_spec(spec: ModelSpec, max_context: int) -> _native.ModelSpec:
-    if isinstance(spec, EncoderSpec):
-        return _encoder_spec(spec, max_context)
-    return {
+    sizes: _native.ModelSpec = {
         "layers": spec.layers,
         "hidden": spec.hidden,
         "heads": spec.heads,
@@ -182,6 +180,11 @@ def _native_spec(spec: ModelSpec, max_context: int) -> _native.ModelSpec:
         "vocab": spec.vocab,
         "norm_eps": spec.norm_eps,
         "max_positions": max_context,
+    }
+    if isinstance(spec, EncoderSpec):
+        return {**sizes, "encoder": True}
+    return {
+        **sizes,
         "activation": spec.activation,
         "embedding_scale": spec.embedding_scale,
         "attention_scale": spec.attention_scale,
@@ -189,21 +192,6 @@ def _native_spec(spec: ModelSpec, max_context: int) -> _native.ModelSpec:
         "logit_softcap": spec.logit_softcap,
         "windows": [block.window for block in spec.blocks],
         "ropes": [block.rope for block in spec.blocks],
-    }
-
-
-def _encoder_spec(spec: EncoderSpec, max_context: int) -> _native.ModelSpec:
-    return {
-        "layers": spec.layers,
-        "hidden": spec.hidden,
-        "heads": spec.heads,
-        "kv_heads": spec.kv_heads,
-        "head_dim": spec.head_dim,
-        "ffn": spec.ffn,
-        "vocab": spec.vocab,
-        "norm_eps": spec.norm_eps,
-        "max_positions": max_context,
-        "encoder": True,
     }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from tailrace.errors import InvalidRequest, Unsupported
-from tailrace.protocol.body import Items, Part
+from tailrace.protocol.body import Items, Part, missing, needed
 from tailrace.protocol.names import Names
 
 Json = dict[str, Any]
@@ -95,7 +95,7 @@ class Talk:
         if block.type != "tool_result":
             self._add("user", [(_text(block, where), where)])
             return
-        call = _needed(block.tool_use_id, f"{where}.tool_use_id")
+        call = needed(block.tool_use_id, f"{where}.tool_use_id")
         if call not in self._open:
             raise InvalidRequest(
                 f"{where}.tool_use_id is {call[:_MOST_NAMED]!a}, which no tool_use of the turn before it has",
@@ -111,18 +111,18 @@ class Talk:
                 self._call(block, place)
             elif block.type == "thinking":
                 message = self._of_assistant(where)
-                thoughts = _needed(block.thinking, f"{place}.thinking")
+                thoughts = needed(block.thinking, f"{place}.thinking")
                 message["reasoning_content"] = message.get("reasoning_content", "") + thoughts
             elif block.type != "redacted_thinking":  # of another server, which alone can read it
                 self._of_assistant(where)
                 self._add("assistant", [(_text(block, place), place)])
 
     def _call(self, block: Block, where: str) -> None:
-        call, name = _needed(block.id, f"{where}.id"), _needed(block.name, f"{where}.name")
+        call, name = needed(block.id, f"{where}.id"), needed(block.name, f"{where}.name")
         if call in self._open:
             raise InvalidRequest(f"{where}.id is {call[:_MOST_NAMED]!a}, as another call's", param=f"{where}.id")
         if block.input is None:
-            raise InvalidRequest(f"{where}.input is missing", param=f"{where}.input", code="missing_field")
+            raise missing(f"{where}.input")
         self._open[call] = name, where
         message = self._of_assistant(where)
         calls = message.setdefault("tool_calls", [])
@@ -182,10 +182,4 @@ def _text(block: Block | ResultBlock, where: str) -> str:
         )
     if block.text == "":
         raise InvalidRequest(f"{where}.text must not be empty", param=f"{where}.text")
-    return _needed(block.text, f"{where}.text")
-
-
-def _needed(value: str | None, field: str) -> str:
-    if value is None:
-        raise InvalidRequest(f"{field} is missing", param=field, code="missing_field")
-    return value
+    return needed(block.text, f"{where}.text")

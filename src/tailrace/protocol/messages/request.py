@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr
 
 from tailrace.errors import InvalidRequest, TailraceError, Unsupported
 from tailrace.protocol.ask import Ask, Template, TextModel
-from tailrace.protocol.body import Items, Part, Shape
+from tailrace.protocol.body import Items, Part, Shape, missing, refused_field
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.messages.conversation import ResultBlock, Talk, Turn
 from tailrace.protocol.messages.tools import CustomTool, ToolChoice, chat_choice, chat_tools
@@ -118,9 +118,7 @@ class CountRequest(Shape):
                 )
             return {"reasoning_effort": "none"}
         if thinking.type == "enabled" and thinking.budget_tokens is None:
-            raise InvalidRequest(
-                "thinking.budget_tokens is missing", param="thinking.budget_tokens", code="missing_field"
-            )
+            raise missing("thinking.budget_tokens")
         effort = (self.output_config and self.output_config.effort) or "high"
         return {
             "thinking_token_budget": thinking.budget_tokens,
@@ -128,11 +126,9 @@ class CountRequest(Shape):
         }
 
     def _refuse(self) -> None:
-        extra = self.model_extra or {}
-        for name in [name for name in extra if name in _REFUSED or name in _WITHOUT_EFFECT]:
-            value = extra.pop(name)
-            if value is not None and name in _REFUSED and value not in _REFUSED[name]:
-                raise Unsupported(f"{name} is not supported by this server; leave it out", param=name)
+        name = refused_field(self, _REFUSED, _WITHOUT_EFFECT)
+        if name is not None:
+            raise Unsupported(f"{name} is not supported by this server; leave it out", param=name)
 
 
 class MessagesRequest(CountRequest, Salted, Further, Asking):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tailrace.errors import InvalidRequest, Unsupported
-from tailrace.protocol.body import Part
+from tailrace.errors import Unsupported
+from tailrace.protocol.body import Part, missing
 from tailrace.protocol.names import Names
 
 Json = dict[str, Any]
@@ -44,7 +44,7 @@ def chat_choice(choice: ToolChoice) -> Json:
             "parallel_tool_calls": not choice.disable_parallel_tool_use,
         }
     if choice.name is None:
-        raise InvalidRequest("tool_choice.name is missing", param="tool_choice.name", code="missing_field")
+        raise missing("tool_choice.name")
     return {"tool_choice": {"type": "function", "function": {"name": choice.name}}}
 
 
@@ -56,7 +56,7 @@ def _function(tool: CustomTool, number: int, names: Names) -> Json:
             param=f"{where}.type",
         )
     if tool.input_schema is None:
-        raise InvalidRequest(f"{where}.input_schema is missing", param=f"{where}.input_schema", code="missing_field")
+        raise missing(f"{where}.input_schema")
     names[f"{where}.function"] = where
     names[f"{where}.function.parameters"] = f"{where}.input_schema"
     function = {

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from tailrace.errors import InvalidRequest, Unsupported
-from tailrace.protocol.body import Items, Part
+from tailrace.protocol.body import Items, Part, missing, needed
 from tailrace.protocol.names import Names
 
 Json = dict[str, Any]
@@ -81,12 +81,12 @@ def _kept(item: Item, where: str, response_id: str, number: int) -> Json:
             "summary": [{"type": "summary_text", "text": t} for t in _texts(summary, f"{where}.summary")],
             "content": [{"type": "reasoning_text", "text": t} for t in _texts(content or [], f"{where}.content")],
         }
-    call = {"call_id": _needed(item.call_id, f"{where}.call_id")}
+    call = {"call_id": needed(item.call_id, f"{where}.call_id")}
     if kind == "function_call":
-        names = {name: _needed(getattr(item, name), f"{where}.{name}") for name in ("name", "arguments")}
+        names = {name: needed(getattr(item, name), f"{where}.{name}") for name in ("name", "arguments")}
         return {**head, **call, **names}
     if item.output is None:
-        raise InvalidRequest(f"{where}.output is missing", param=f"{where}.output", code="missing_field")
+        raise missing(f"{where}.output")
     return {**head, **call, "output": _output(item.output, f"{where}.output")}
 
 
@@ -97,11 +97,11 @@ def _output(output: str | Sequence[Content], where: str) -> str | list[Json]:
 
 
 def _message(item: Item, where: str, own: str) -> Json:
-    role = _needed(item.role, f"{where}.role")
+    role = needed(item.role, f"{where}.role")
     if role not in _ROLES:
         raise InvalidRequest(f"{where}.role is {role[:_SHOWN]!a}; expected {', '.join(_ROLES)}", param=f"{where}.role")
     if item.content is None:
-        raise InvalidRequest(f"{where}.content is missing", param=f"{where}.content", code="missing_field")
+        raise missing(f"{where}.content")
     texts = _texts(item.content, f"{where}.content")
     form = {"type": "output_text", "annotations": [], "logprobs": []} if role == "assistant" else {"type": "input_text"}
     content = [{**form, "text": text} for text in texts]
@@ -116,19 +116,13 @@ def _texts(content: str | Sequence[Content], where: str) -> list[str]:
 
 def _text(part: Content, where: str) -> str:
     if part.type == "refusal":
-        return _needed(part.refusal, f"{where}.refusal")
+        return needed(part.refusal, f"{where}.refusal")
     if part.type not in _TEXTS:
         raise Unsupported(
             f"{where}: parts of type {part.type[:_SHOWN]!a} are not supported here; this server reads text",
             param=f"{where}.type",
         )
-    return _needed(part.text, f"{where}.text")
-
-
-def _needed(value: str | None, field: str) -> str:
-    if value is None:
-        raise InvalidRequest(f"{field} is missing", param=field, code="missing_field")
-    return value
+    return needed(part.text, f"{where}.text")
 
 
 def _id(kind: str, response_id: str, number: int) -> str:

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from tailrace.errors import ContextLengthExceeded, InvalidRequest, TailraceError, Unsupported
 from tailrace.frozen import frozen
 from tailrace.protocol.ask import Ask, Template, TextModel
-from tailrace.protocol.body import Items, Part
+from tailrace.protocol.body import Items, Part, refused_field
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.names import Names
 from tailrace.protocol.prompt import Salted
@@ -44,7 +44,6 @@ _MOST_PAIRS, _MOST_KEY, _MOST_VALUE = 16, 64, 512  # of metadata
 
 # Documented fields that would change what is answered, and the values of them that ask for nothing.
 _REFUSED: dict[str, tuple[object, ...]] = {
-    "background": (False,),
     "conversation": (),
     "prompt": (),
     "context_management": ([],),
@@ -275,12 +274,9 @@ class ResponsesRequest(Salted, Further, Asking):
         return {"type": form.type, "json_schema": body} if form.type == "json_schema" else {"type": form.type, **body}
 
     def _refuse(self) -> None:
-        extra = self.model_extra or {}
-        given = {name: extra.pop(name) for name in [*extra] if name in _REFUSED or name in _WITHOUT_EFFECT}
-        for name, value in {**given, "background": self.background}.items():
-            if value is not None and name in _REFUSED and value not in _REFUSED[name]:
-                why = _WHY.get(name, f"{name} is not supported by this server; leave it out")
-                raise Unsupported(why, param=name)
+        name = refused_field(self, _REFUSED, _WITHOUT_EFFECT) or ("background" if self.background else None)
+        if name is not None:
+            raise Unsupported(_WHY.get(name, f"{name} is not supported by this server; leave it out"), param=name)
 
 
 _SAME = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tailrace.errors import InvalidRequest, Unsupported
-from tailrace.protocol.body import Part
+from tailrace.errors import Unsupported
+from tailrace.protocol.body import Part, missing
 from tailrace.protocol.names import Names
 
 Json = dict[str, Any]
@@ -70,7 +70,7 @@ def _function(tool: ResponseTool, where: str, names: Names) -> Json:
             param=f"{where}.type",
         )
     if tool.name is None:
-        raise InvalidRequest(f"{where}.name is missing", param=f"{where}.name", code="missing_field")
+        raise missing(f"{where}.name")
     names[f"{where}.function"] = where
     function = {key: value for key, value in tool.shown().items() if key != "type"}
     return {"type": "function", "function": function}

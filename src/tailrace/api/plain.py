@@ -1,0 +1,46 @@
+"""Routes that answer in one piece: the body in, JSON out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tailrace.api.auth import principal_of
+from tailrace.api.state import state_of
+from tailrace.api.wire import off_loop, read_body
+from tailrace.control.models import Loaded
+from tailrace.protocol.body import Shape, parse, unknown_fields
+from tailrace.protocol.sampling import Limits
+
+S = TypeVar("S", bound=Shape)
+
+
+async def body_of(request: Request) -> bytes:
+    """Raises BodyTooLarge, ClientGone."""
+    return await read_body(request.scope, request.receive, state_of(request).config.api.max_body_bytes)
+
+
+async def asked_of_model(
+    request: Request, shape: type[S], answer: Callable[[S, Loaded, Limits], dict[str, Any]]
+) -> Response:
+    """What `answer` makes of the body and of the model that its `model` names. Raises TailraceError."""
+    body = await body_of(request)
+    parsed: Any = await off_loop(len(body), lambda: parse(shape, body))
+    async with state_of(request).using(parsed.model, principal_of(request), request.state.timeline) as (model, limits):
+        return await off_loop(len(body), lambda: json_reply(answer(parsed, model, limits), parsed))
+
+
+def json_reply(body: dict[str, Any], asked: Shape | None = None) -> Response:
+    """With a warning where `asked` holds fields that nothing here knows."""
+    headers = None if asked is None else warned(asked)
+    return Response(orjson.dumps(body), headers=headers, media_type="application/json")
+
+
+def warned(asked: Shape) -> dict[str, str] | None:
+    """The header that names unknown fields; None when there are none."""
+    warning = unknown_fields(asked)
+    return None if warning is None else {"x-tailrace-warning": warning}
