@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -15,13 +13,8 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from tailrace.backends.engine import EngineBackend
 from tailrace.backends.fake import FakeBackend, say
-from tailrace.clock import SystemClock
-from tailrace.engine.grammar.compiler import GrammarCompiler
-from tailrace.engine.grammar.drafter import GrammarDrafter
 from tailrace.policy import KeyPolicy, Policy, TenantPolicy
-from tests.engine.support import VOCAB, NoGuard, parts, tokenizer
 from tests.serving import in_process, live, make_state, template, until
 from tests.text import families
 
@@ -72,20 +65,6 @@ def events(text: str) -> list[dict[str, Any]]:
 
 def without_ids(output: Any) -> Any:
     return [{key: value for key, value in item.items() if key not in ("id", "call_id")} for item in output]
-
-
-@pytest.fixture
-async def random_model() -> AsyncIterator[httpx.AsyncClient]:
-    """An engine that draws at random what its grammars allow."""
-    compiler = GrammarCompiler(tokenizer(), VOCAB, guard=NoGuard())
-    backend = EngineBackend(
-        replace(parts(slots=4, drafter=GrammarDrafter(None)), grammars=compiler), "fake", SystemClock()
-    )
-    backend.start()
-    state = make_state(backend, tokens=tokenizer())
-    async with in_process(state) as made:
-        yield made
-    backend.close()
 
 
 async def test_the_client_reads_the_same_plain_and_streamed() -> None:
