@@ -14,6 +14,7 @@ BASE = ("frozen", "types", "errors", "clock", "knobs", "policy", "config", "unit
 LAYERS = (
     BASE,
     ("bench",),
+    ("database",),
     ("observe",),
     ("text", "_native"),
     ("protocol",),

@@ -104,14 +104,25 @@ class ApiConfig:
 
 
 @frozen
+class DataConfig:
+    """What outlives the process, and where."""
+
+    data_folder: str = knob("", "folder of the database and of what waits for it; empty: $XDG_STATE_HOME/tailrace")
+    database: str = knob(
+        "", "sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME; none: nothing is kept; empty: SQLite in the folder"
+    )
+
+
+@frozen
 class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
+    data: DataConfig = field(default_factory=DataConfig)
     policy: Policy = field(default_factory=Policy)  # from tables of the file; no knobs
 
 
-_SECTIONS = ("engine", "control", "api")
+_SECTIONS = ("engine", "control", "api", "data")
 
 
 @frozen
@@ -197,6 +208,21 @@ def store_root(config: EngineConfig, environ: Mapping[str, str] | None = None) -
         return Path(config.store).expanduser()
     cache = (os.environ if environ is None else environ).get("XDG_CACHE_HOME", "")
     return (Path(cache) if cache else Path.home() / ".cache") / "tailrace"
+
+
+def data_root(config: DataConfig, environ: Mapping[str, str] | None = None) -> Path:
+    """The folder of what outlives the process."""
+    if config.data_folder:
+        return Path(config.data_folder).expanduser()
+    state = (os.environ if environ is None else environ).get("XDG_STATE_HOME", "")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "tailrace"
+
+
+def database_of(config: DataConfig, environ: Mapping[str, str] | None = None) -> str:
+    """The database's URL; empty where nothing is to be kept."""
+    if config.database == "none":
+        return ""
+    return config.database or f"sqlite:///{data_root(config, environ) / 'tailrace.db'}"
 
 
 def warnings(config: Config) -> list[str]:

@@ -1,0 +1,1 @@
+"""What outlives the process: one database, its tables, its migrations."""
