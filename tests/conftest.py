@@ -34,6 +34,14 @@ def terminal() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What servers in child processes keep is kept here, and not where the user's own servers keep theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """Where `tailrace pull smollm2:135m` puts it. A test that cannot have it fails with the store's own error."""

@@ -21,6 +21,7 @@ from tailrace.config import ApiConfig, Config, ControlConfig
 from tailrace.control.limits.base import LimitStore
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.tenants import Tenants
+from tailrace.database.keeping import Keeping
 from tailrace.observe.metrics import Metrics
 from tailrace.policy import Policy
 from tailrace.text.template import ChatTemplate
@@ -49,8 +50,10 @@ def make_state(
     chat: ChatTemplate | None = None,
     tokens: Tokenizer | None = None,
     clock: Clock | None = None,
+    database: str = "",
 ) -> AppState:
-    """Must be called with a running loop. `chat` defaults to ChatML, `tokens` to the fake's tokenizer."""
+    """Must be called with a running loop. `chat` defaults to ChatML, `tokens` to the fake's tokenizer; nothing is kept
+    without a `database`, which is opened by `state.keeping.start()` and closed by `state.keeping.close()`."""
     clock = clock or SystemClock()
     config = Config(api=replace(ApiConfig(), port=0, **(api or {})), control=ControlConfig(**(control or {})))
     config = replace(config, policy=policy or Policy())
@@ -59,7 +62,7 @@ def make_state(
         backend or FakeBackend(), config.control, clock, metrics, tenants=Tenants.of(config), store=store
     )
     models = one_model(pipeline, tokens or fake_tokenizer(), chat or template(), config, clock)
-    return AppState(config, pipeline, models, metrics, clock)
+    return AppState(config, pipeline, models, metrics, clock, keeping=Keeping(database))
 
 
 def in_process(state: AppState) -> httpx.AsyncClient:

@@ -19,7 +19,7 @@ import uvloop
 from tailrace.api.listener import bound
 from tailrace.cli.output import bold, show_warning
 from tailrace.clock import SystemClock
-from tailrace.config import Config, Loaded, store_root, warnings
+from tailrace.config import Config, Loaded, database_of, store_root, warnings
 from tailrace.engine.nodes import engine_ranks, ranks_text
 from tailrace.llm.fleet import Fleet
 from tailrace.llm.ready import Model
@@ -86,6 +86,7 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> None:
     from tailrace.control.models import Models
     from tailrace.control.pipeline import Pipeline
     from tailrace.control.tenants import Tenants
+    from tailrace.database.keeping import Keeping
     from tailrace.observe.metrics import Metrics
 
     metrics, fleet, model, engine = Metrics(), start.fleet, start.model, config.engine
@@ -94,16 +95,19 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> None:
     pipeline = Pipeline(None, config.control, clock, metrics, tenants=tenants, store=store, lengths=lengths)
     models = Models(fleet.names, fleet, pipeline, clock, keep_alive=engine.keep_alive, memory=engine.models_memory)
     models.adopt(model.name, fleet.started(model))
+    keeping = Keeping(database_of(config.data))
+
+    def on_listening(url: str) -> None:
+        print_ready(url, model, not tenants.open, time.monotonic() - start.begin)
+        keeping.start()
+
     try:
-        state = AppState(config, pipeline, models, metrics, clock)
+        state = AppState(config, pipeline, models, metrics, clock, keeping=keeping)
         state.adapters.at_start(config.api.loras)
-        await serve(
-            state,
-            listener=start.listener,
-            on_listening=lambda url: print_ready(url, model, not tenants.open, time.monotonic() - start.begin),
-        )
+        await serve(state, listener=start.listener, on_listening=on_listening)
         await pipeline.close()
     finally:
+        await keeping.close()
         models.close()
 
 

@@ -1,0 +1,13 @@
+"""Everything that is kept, over one open database. Each part has its own module, with its tables."""
+
+from __future__ import annotations
+
+from tailrace.database.database import Database
+
+
+class Kept:
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def close(self) -> None:
+        await self.database.close()
