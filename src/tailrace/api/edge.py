@@ -14,8 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tailrace.api.errors import error_response, http_error_response, internal_error, of_messages
 from tailrace.api.headers import trail
 from tailrace.api.state import AppState
+from tailrace.api.table import Endpoint
 from tailrace.api.wire import ClientGone
 from tailrace.errors import TailraceError
+from tailrace.observe.ended import Ended, outcome_of
 from tailrace.observe.timeline import Timeline
 
 log = logging.getLogger(__name__)
@@ -25,7 +27,7 @@ _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 class Edge:
     """`request.state` gets `tailrace`, `timeline` and `request_id`; answers get `x-request-id` (the caller's own if it
-    is sane) and what `headers.trail` says."""
+    is sane) and what `headers.trail` says. When a request has ended, the state's watchers are told."""
 
     def __init__(self, app: ASGIApp, state: AppState) -> None:
         self._app = app
@@ -39,15 +41,16 @@ class Edge:
         timeline = Timeline(self._state.clock)
         scope["app"] = self  # the router raises what it refuses
         scope.setdefault("state", {}).update(tailrace=self._state, timeline=timeline, request_id=request_id)
-        started = False
-        bodiless = scope["method"] == "HEAD"
+        status = 0  # of the answer, once it has begun
+        method = scope["method"]
+        bodiless = method == "HEAD"
         if bodiless:  # what GET would answer, without its body
             scope = {**scope, "method": "GET"}
 
         def send_with_id(message: Message) -> Awaitable[None]:  # no coroutine of its own around each event's
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
+                status = message["status"]
                 own = [(b"x-request-id", request_id.encode()), *trail(timeline)]
                 if of_messages(scope):
                     own.append((b"request-id", request_id.encode()))  # the name that Anthropic's clients know
@@ -61,11 +64,26 @@ class Edge:
         except ClientGone:
             return  # there is nobody to tell
         except Exception as error:
-            if started or not isinstance(error, TailraceError | HTTPException):
+            if status or not isinstance(error, TailraceError | HTTPException):
                 log.exception("request %s failed", request_id)
-            if started:
+            if status:
                 raise  # the server closes the connection: the client must not take half an answer for a whole one
+            if isinstance(error, TailraceError):
+                timeline.failed(error)
             await _refusal(scope, error)(scope, receive, send_with_id)
+        finally:
+            if self._state.watchers:
+                timeline.close(outcome_of(status))  # those of the generating routes are
+                self._tell(scope, method, status)
+
+    def _tell(self, scope: Scope, method: str, status: int) -> None:
+        state, endpoint = scope["state"], scope.get("endpoint")
+        path = endpoint.path if isinstance(endpoint, Endpoint) else ""
+        tenant = state["principal"].tenant if "principal" in state else ""
+        wall = self._state.clock.wall()
+        ended = Ended(state["request_id"], method, path, status, tenant, state["timeline"], wall)
+        for watcher in self._state.watchers:
+            watcher(ended)
 
 
 def _refusal(scope: Scope, error: Exception) -> Response:

@@ -106,6 +106,7 @@ class Exchange(Response):
         self._principal = principal_of(request)
         self._ttft = deadline(header(self._scope, DEADLINE.encode()))
         self._outcome = "error"
+        self._timeline.facts["route"] = route.name
         self._extra: list[tuple[bytes, bytes]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,10 +139,13 @@ class Exchange(Response):
 
     async def _serve(self, body: bytes, send: Send) -> None:
         parsed = await off_loop(len(body), lambda: self._parse(body))
+        self._timeline.facts["asked"] = parsed.model
         models, tenant = self._state.models, self._principal.tenant
         served = models.find(parsed.model, tenant)
+        facts = self._timeline.facts
+        facts["model"], facts["answer"] = served.name, self._id
         if served.adapter is not None:
-            self._timeline.facts["adapter"] = served.name
+            facts["adapter"] = served.name
         known = served.loaded
         limits = self._checked(parsed, served.name, known)
         warning = unknown_fields(parsed)
@@ -176,6 +180,7 @@ class Exchange(Response):
             place.release()
         try:
             answer = self._route.answer(ask, self._id, int(self._state.clock.wall()))
+            self._timeline.facts["stream"] = ask.stream
             await (self._stream if ask.stream else self._plain)(session, ask, answer, send)
         finally:
             await session.close()
@@ -203,6 +208,7 @@ class Exchange(Response):
 
     def _failed(self, error: TailraceError) -> None:
         self._outcome = _outcome(error)
+        self._timeline.failed(error)
         if self._outcome == "error":
             log.error("request %s failed, answer %s: %s", self._request_id, self._id, error.message)
 

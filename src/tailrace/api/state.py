@@ -16,6 +16,7 @@ from tailrace.control.models import Loaded, Models
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.responses import MemoryResponses, ResponseStore
 from tailrace.database.keeping import Keeping
+from tailrace.observe.ended import Watcher
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.record import Records
 from tailrace.observe.timeline import Timeline
@@ -33,6 +34,7 @@ class AppState:
     clock: Clock = field(default_factory=SystemClock)
     records: Records = field(default_factory=Records)
     keeping: Keeping = field(default_factory=lambda: Keeping(""))
+    watchers: tuple[Watcher, ...] = ()  # told of each request's end
     adapters: Adapters = field(init=False)
     started: float = field(init=False)  # seconds since the epoch
     responses: ResponseStore = field(init=False)

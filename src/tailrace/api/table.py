@@ -84,7 +84,7 @@ class Routes:
         if known is None:
             await self._router(scope, receive, send)
             return
-        scope["path_params"] = {}
+        scope["path_params"], scope["endpoint"] = {}, known
         await known(scope, receive, send)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from tailrace.clock import Clock
+from tailrace.errors import TailraceError
 from tailrace.types import EngineFacts
 
 
@@ -74,6 +75,10 @@ class Timeline:
             before = self.facts.get(name, 0)
             assert isinstance(before, int)
             self.facts[name] = before + count
+
+    def failed(self, error: TailraceError) -> None:
+        """Note why, for whoever reports it: the code, since an exception would keep all that it came through."""
+        self.facts["error"] = error.code or error.type
 
     def close(self, outcome: str) -> bool:
         """End the record; False when it had ended before (nothing changes then)."""

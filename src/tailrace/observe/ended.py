@@ -1,0 +1,53 @@
+"""An HTTP request after its last byte: what traces, logs and whoever else looks at ends are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace.frozen import frozen
+from tailrace.observe.timeline import Timeline
+
+# Of a request that no generating route has judged, by its status.
+_OUTCOMES = {0: "cancelled", 429: "rejected", 503: "rejected"}
+
+
+@frozen
+class Ended:
+    """`path` is the route's, with the names of its parameters; empty where there is no such route. `status` 0: no
+    answer was begun. `tenant`: empty where the caller is not known. `wall`: of the end, in seconds since the epoch. The
+    timeline is closed."""
+
+    request_id: str
+    method: str
+    path: str
+    status: int
+    tenant: str
+    timeline: Timeline
+    wall: float
+
+    @property
+    def outcome(self) -> str:
+        return self.timeline.outcome or ""
+
+    @property
+    def error(self) -> str:
+        """The code of what went wrong; empty where nothing did."""
+        if self.outcome == "ok":
+            return ""
+        return str(self.timeline.facts.get("error") or ("internal_error" if self.outcome == "error" else self.outcome))
+
+    @property
+    def opened_us(self) -> int:
+        """When the socket delivered it, in microseconds since the epoch."""
+        return round(self.wall * 1e6) - self.timeline.total()
+
+
+Watcher = Callable[[Ended], None]  # on the event loop, for each request: it must take microseconds, and not raise
+
+
+def outcome_of(status: int) -> str:
+    if status in _OUTCOMES:
+        return _OUTCOMES[status]
+    if status < 400:
+        return "ok"
+    return "invalid" if status < 500 else "error"
