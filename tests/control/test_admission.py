@@ -19,7 +19,6 @@ from tailrace.control.admission import (
     into_the_queue,
     refusal,
 )
-from tailrace.control.drain_rate import DrainRate
 from tailrace.errors import QueueFull, Unavailable
 
 FREE = Admit("place_free")
@@ -130,31 +129,3 @@ def test_refusals_say_what_is_full() -> None:
     stopping = refusal(Reject("draining", 503).after(5.0))
     assert isinstance(stopping, Unavailable)
     assert (stopping.status, stopping.detail) == (503, {})
-
-
-def test_drain_rate_is_measured() -> None:
-    rate = DrainRate()
-    rate.busy(0.0)
-    for second in range(1, 10):
-        rate.completed(float(second), prompt_tokens=50)
-    assert rate.seconds_for(1, 0, now=10.0) == pytest.approx(1.0)  # 9 done and one assumed, in 10 s
-    assert rate.seconds_for(3, 0, now=10.0) == pytest.approx(3.0)
-    assert rate.seconds_for(0, 90, now=10.0) == pytest.approx(2.0)  # 450 tokens in 10 s
-
-
-def test_drain_rate_falls_while_nothing_completes() -> None:
-    rate = DrainRate()
-    rate.busy(0.0)
-    estimates = [rate.seconds_for(1, 0, now) for now in (0.1, 1.0, 20.0, 500.0)]
-    assert estimates == [0.1, 1.0, 20.0, 30.0]
-
-
-def test_drain_rate_forgets_what_is_long_past() -> None:
-    rate = DrainRate()
-    rate.busy(0.0)
-    rate.completed(1.0, 1)
-    assert rate.seconds_for(1, 0, now=31.0) == pytest.approx(15.0)
-    assert rate.seconds_for(1, 0, now=31.5) == pytest.approx(30.0)
-    rate.idle()
-    rate.busy(40.0)
-    assert rate.seconds_for(1, 0, now=41.0) == pytest.approx(1.0)

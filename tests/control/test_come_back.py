@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import sqrt
 
 import pytest
 
@@ -20,6 +21,11 @@ class Straight(random.Random):
         return 0.0
 
 
+def likely(requests: float) -> float:
+    """Mean times in which so many have left, nine times in ten."""
+    return requests + 1.28 * sqrt(requests)
+
+
 def served(come_back: ComeBack, scopes: tuple[str, ...], count: int, every: float) -> float:
     """Requests that leave at a steady pace; returns the time after them."""
     come_back.busy(scopes, 0.0)
@@ -32,20 +38,20 @@ def test_each_refused_one_is_told_a_later_place() -> None:
     come_back = ComeBack(Straight())
     now = served(come_back, TENANT, 9, 1.0)
     waits = [come_back.seconds(FULL, "tenant acme", now) for _ in range(4)]
-    assert waits == [pytest.approx(0.9 * (i + 1)) for i in range(4)]
+    assert waits == [pytest.approx(0.9 * likely(i + 1)) for i in range(4)]
     come_back.completed(TENANT, now + 1.0, 10)  # one has left: the first of them may have its place
-    assert come_back.seconds(FULL, "tenant acme", now + 1.0) == pytest.approx(10 / 11 * 4)
+    assert come_back.seconds(FULL, "tenant acme", now + 1.0) == pytest.approx(10 / 11 * likely(4))
 
 
 def test_a_tenant_waits_by_its_own_pace_and_not_by_the_others() -> None:
     come_back = ComeBack(Straight())
     served(come_back, ("all", "tenant quick"), 20, 0.5)
     now = served(come_back, TENANT, 4, 2.5)
-    assert come_back.seconds(FULL, "tenant acme", now) == pytest.approx(2.0)
+    assert come_back.seconds(FULL, "tenant acme", now) == pytest.approx(2.0 * likely(1))
     other = Reject("queue_full", 429, "tenant quick", 5, 5, lacking_requests=1)
-    assert come_back.seconds(other, "tenant quick", now) == pytest.approx(10 / 21)
+    assert come_back.seconds(other, "tenant quick", now) == pytest.approx(10 / 21 * likely(1))
     everyone = Reject("queue_full", 429, "all", 5, 5, lacking_requests=1)
-    assert come_back.seconds(everyone, "tenant acme", now) == pytest.approx(10 / 25)
+    assert come_back.seconds(everyone, "tenant acme", now) == pytest.approx(10 / 25 * likely(1))
 
 
 def test_tokens_count_where_tokens_are_lacking() -> None:
@@ -53,8 +59,8 @@ def test_tokens_count_where_tokens_are_lacking() -> None:
     now = served(come_back, TENANT, 10, 1.0)
     lacking = Reject("queue_tokens_full", 429, "tenant acme", 100, 90, lacking_tokens=50)
     assert [come_back.seconds(lacking, "tenant acme", now) for _ in range(2)] == [
-        pytest.approx(5.0),
-        pytest.approx(10.0),
+        pytest.approx(10 / 11 * likely(5.5)),  # requests of 100 / 11 tokens, the assumed one's among them
+        pytest.approx(10 / 11 * likely(11)),
     ]
 
 
@@ -65,7 +71,7 @@ def test_when_nothing_is_left_to_do_promises_are_forgotten() -> None:
         come_back.seconds(FULL, "tenant acme", now)
     come_back.idle()
     come_back.busy(TENANT, now)
-    assert come_back.seconds(FULL, "tenant acme", now + 0.5) == pytest.approx(0.5)
+    assert come_back.seconds(FULL, "tenant acme", now + 0.5) == pytest.approx(8.5 / 8 * likely(1))  # at the old pace
 
 
 def test_jitter_only_delays_and_repeats_by_its_seed() -> None:
@@ -78,6 +84,6 @@ def test_nobody_is_sent_away_for_longer_than_ten_minutes() -> None:
     come_back = ComeBack(Straight())
     come_back.busy(TENANT, 0.0)
     waits = [come_back.seconds(FULL, "tenant acme", 100.0) for _ in range(50)]
-    assert waits[0] == pytest.approx(30.0)
+    assert waits[0] == pytest.approx(30.0 * likely(1))
     assert max(waits) == 600.0
     assert come_back.spread(1e9) == 600.0

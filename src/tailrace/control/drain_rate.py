@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 from collections import deque
+from math import sqrt
+from typing import NamedTuple
 
 _WINDOW = 30.0  # seconds of history that count
 _KEEP = 256  # completions remembered at most
+_REMEMBERED = 8  # completions that an earlier busy time counts for at most, in the next one
+
+
+class _Pace(NamedTuple):
+    """Completions in so much busy time, and their prompt tokens."""
+
+    requests: float
+    tokens: float
+    seconds: float
+
+
+_SURE = 1.28  # standard deviations: nine times in ten they have left by then, were they to leave independently
+_UNKNOWN = _Pace(1.0, 0.0, 0.0)  # one completion is assumed, so that an estimate exists from the start
 
 
 class DrainRate:
-    """Completions over busy time. One completion is assumed at the end of the window, so that the estimate exists from
-    the start and falls while nothing completes."""
+    """Completions over busy time, some of the busy time before among them: the first of a burst are refused before any
+    of it has completed. The estimate falls while nothing completes."""
 
     def __init__(self) -> None:
         self._done: deque[tuple[float, int]] = deque(maxlen=_KEEP)
         self._busy_since: float | None = None
+        self._before = _UNKNOWN
 
     def busy(self, now: float) -> None:
         """Work is there from now on, if it was not already."""
@@ -22,21 +38,35 @@ class DrainRate:
             self._busy_since = now
 
     def idle(self) -> None:
+        """What was is over, at the time of the last completion; its pace is remembered."""
+        if self._done:
+            self._before = self._remembered(self._done[-1][0])
         self._busy_since = None
         self._done.clear()
 
     def completed(self, now: float, prompt_tokens: int) -> None:
         self._done.append((now, prompt_tokens))
 
-    def seconds_for(self, requests: int, tokens: int, now: float) -> float:
-        """Time until that many more requests, and that many prompt tokens, have left."""
+    def seconds_for(self, requests: float, tokens: int, now: float) -> float:
+        """Time until that many more requests, and that many prompt tokens, have left, in all likelihood: who comes back
+        when they should have left on average comes too early half of the time."""
+        left = self._pace(now)
+        if tokens > 0 and left.tokens:
+            requests = max(requests, tokens * left.requests / left.tokens)
+        return (requests + _SURE * sqrt(requests)) * left.seconds / left.requests
+
+    def _remembered(self, now: float) -> _Pace:
+        pace = self._pace(now)
+        if self._before is _UNKNOWN:
+            pace = pace._replace(requests=pace.requests - _UNKNOWN.requests)
+        part = min(_REMEMBERED / pace.requests, 1.0)
+        return _Pace(*(part * each for each in pace))
+
+    def _pace(self, now: float) -> _Pace:
         while self._done and self._done[0][0] < now - _WINDOW:
             self._done.popleft()
-        span = self._span(now)
-        by_requests = requests * span / (len(self._done) + 1)
-        moved = sum(tokens for _, tokens in self._done)
-        by_tokens = tokens * span / moved if moved else by_requests
-        return max(by_requests, by_tokens if tokens > 0 else 0.0)
+        before, moved = self._before, sum(tokens for _, tokens in self._done)
+        return _Pace(before.requests + len(self._done), before.tokens + moved, before.seconds + self._span(now))
 
     def _span(self, now: float) -> float:
         since = self._busy_since if self._busy_since is not None else now
