@@ -98,7 +98,9 @@ class ApiConfig:
     max_logprobs: int = knob(20, "largest number of alternatives per token", low=0, high=1024)
     max_stop_strings: int = knob(16, "stop strings in one request", low=1)
     max_prompts: int = knob(64, "prompts in one completions request", low=1)
-    response_memory: int = knob(64 * 1024 * 1024, "memory for /v1/responses that are kept", unit="bytes", low=0)
+    response_memory: int = knob(
+        64 * 1024 * 1024, "memory for /v1/responses that wait to be kept, or are kept in memory", unit="bytes", low=0
+    )
     commit_after: float = knob(2.0, "a waiting stream is answered with 200 and pings after", unit="seconds", low=0)
     ping_interval: float = knob(10.0, "time between the pings of a waiting stream", unit="seconds", low=0.1)
 
@@ -110,6 +112,9 @@ class DataConfig:
     data_folder: str = knob("", "folder of the database and of what waits for it; empty: $XDG_STATE_HOME/tailrace")
     database: str = knob(
         "", "sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME; none: nothing is kept; empty: SQLite in the folder"
+    )
+    response_retention: float = knob(
+        30 * 86400.0, "responses of /v1/responses are forgotten after; 0: never", unit="seconds", low=0
     )
 
 

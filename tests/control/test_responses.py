@@ -7,7 +7,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.control.responses import Kept, MemoryResponses, chain
+from tailrace.control.responses import MemoryResponses
+from tailrace.database.response import KeptResponse
 
 MOST = 10_000
 STEP = st.tuples(
@@ -15,14 +16,14 @@ STEP = st.tuples(
 )
 
 
-def kept(name: str, size: int = 0, previous: str | None = None) -> Kept:
-    return Kept(name, b"x" * size, b"[]", previous)
+def kept(name: str, size: int = 0, previous: str | None = None) -> KeptResponse:
+    return KeptResponse(name, b"x" * size, b"[]", previous)
 
 
 @given(st.lists(STEP, max_size=60))
 def test_it_holds_what_was_put_within_its_bound(steps: list[tuple[str, str, int, int]]) -> None:
     async def program() -> None:
-        store, put = MemoryResponses(MOST), dict[tuple[str, str], Kept]()
+        store, put = MemoryResponses(MOST), dict[tuple[str, str], KeptResponse]()
         for number, (verb, tenant, index, size) in enumerate(steps):
             name = f"{tenant}{index}" if verb != "put" else f"{tenant}{number % 7}"
             if verb == "put" and (tenant, name) not in put:
@@ -79,9 +80,9 @@ async def test_a_chain_is_whole_or_not_there() -> None:
     store = MemoryResponses(MOST)
     for name, previous in (("r0", None), ("r1", "r0"), ("r2", "r1")):
         await store.put("a", kept(name, previous=previous))
-    found = await chain(store, "a", "r2")
+    found = await store.chain("a", "r2")
     assert found is not None
     assert [each.id for each in found] == ["r0", "r1", "r2"]
-    assert await chain(store, "b", "r2") is None
+    assert await store.chain("b", "r2") is None
     await store.delete("a", "r0")
-    assert await chain(store, "a", "r2") is None
+    assert await store.chain("a", "r2") is None

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from tailrace.clock import Clock, SystemClock
 from tailrace.config import Config
 from tailrace.control.adapters import Adapters
+from tailrace.control.durable_responses import DurableResponses
 from tailrace.control.keys import Principal
 from tailrace.control.models import Loaded, Models
 from tailrace.control.pipeline import Pipeline
@@ -42,8 +43,19 @@ class AppState:
 
     def __post_init__(self) -> None:
         self.started = self.clock.wall()
-        self.responses = MemoryResponses(self.config.api.response_memory)
+        self.responses = self._responses()
         self.adapters = Adapters(self.models, self.config.api.lora_folder)
+
+    def _responses(self) -> ResponseStore:
+        most = self.config.api.response_memory
+        if not self.keeping.wanted:
+            return MemoryResponses(most)
+        retention = self.config.data.response_retention
+        return DurableResponses(self.keeping, self.clock, most=most, retention=retention)
+
+    async def close(self) -> None:
+        """When every request has ended, and before what is kept is closed."""
+        await self.responses.close()
 
     def limits_of(self, principal: Principal, name: str, model: Loaded | None) -> Limits:
         """What requests for the model of this name are checked against: its own and the server's bounds, narrowed to

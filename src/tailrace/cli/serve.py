@@ -106,6 +106,7 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> None:
         state.adapters.at_start(config.api.loras)
         await serve(state, listener=start.listener, on_listening=on_listening)
         await pipeline.close()
+        await state.close()
     finally:
         await keeping.close()
         models.close()

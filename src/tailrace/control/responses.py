@@ -9,36 +9,28 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
-from tailrace.frozen import frozen
-
-_OVERHEAD = 1024  # bytes of a kept response beside its texts, roughly
-
-
-@frozen
-class Kept:
-    """`body` is the response and `items` the list of its own input items, as JSON; `previous` the id before it."""
-
-    id: str
-    body: bytes
-    items: bytes
-    previous: str | None = None
-
-    @property
-    def size(self) -> int:
-        return len(self.body) + len(self.items) + _OVERHEAD
+from tailrace.database.response import KeptResponse
 
 
 class ResponseStore(Protocol):
-    async def put(self, tenant: str, kept: Kept) -> None:
+    async def put(self, tenant: str, kept: KeptResponse) -> None:
         """It may be given up later, or at once when it is too large."""
         ...
 
-    async def get(self, tenant: str, response_id: str) -> Kept | None:
+    async def get(self, tenant: str, response_id: str) -> KeptResponse | None:
         """None for another tenant's too."""
+        ...
+
+    async def chain(self, tenant: str, response_id: str) -> list[KeptResponse] | None:
+        """The response and all before it, oldest first; None when one of them is not kept (any more)."""
         ...
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Whether it was there."""
+        ...
+
+    async def close(self) -> None:
+        """Before the process ends."""
         ...
 
 
@@ -47,14 +39,14 @@ class MemoryResponses:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: dict[str, OrderedDict[str, Kept]] = {}
+        self._kept: dict[str, OrderedDict[str, KeptResponse]] = {}
         self._sizes: dict[str, int] = {}
 
     @property
     def size(self) -> int:
         return sum(self._sizes.values())
 
-    async def put(self, tenant: str, kept: Kept) -> None:
+    async def put(self, tenant: str, kept: KeptResponse) -> None:
         if kept.size > self._most:
             return
         self._kept.setdefault(tenant, OrderedDict())[kept.id] = kept
@@ -63,12 +55,23 @@ class MemoryResponses:
             largest = max(self._sizes, key=self._sizes.__getitem__)
             self._remove(largest, next(iter(self._kept[largest])))
 
-    async def get(self, tenant: str, response_id: str) -> Kept | None:
+    async def get(self, tenant: str, response_id: str) -> KeptResponse | None:
         own = self._kept.get(tenant)
         if own is None or response_id not in own:
             return None
         own.move_to_end(response_id)
         return own[response_id]
+
+    async def chain(self, tenant: str, response_id: str) -> list[KeptResponse] | None:
+        found: list[KeptResponse] = []
+        wanted: str | None = response_id
+        while wanted is not None:
+            kept = await self.get(tenant, wanted)
+            if kept is None:
+                return None
+            found.append(kept)
+            wanted = kept.previous
+        return found[::-1]
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         if response_id not in self._kept.get(tenant, {}):
@@ -76,20 +79,10 @@ class MemoryResponses:
         self._remove(tenant, response_id)
         return True
 
+    async def close(self) -> None:
+        pass
+
     def _remove(self, tenant: str, response_id: str) -> None:
         self._sizes[tenant] -= self._kept[tenant].pop(response_id).size
         if not self._kept[tenant]:
             del self._kept[tenant], self._sizes[tenant]
-
-
-async def chain(store: ResponseStore, tenant: str, response_id: str) -> list[Kept] | None:
-    """The response and all before it, oldest first; None when one of them is not kept (any more)."""
-    found: list[Kept] = []
-    wanted: str | None = response_id
-    while wanted is not None:
-        kept = await store.get(tenant, wanted)
-        if kept is None:
-            return None
-        found.append(kept)
-        wanted = kept.previous
-    return found[::-1]

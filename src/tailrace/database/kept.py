@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tailrace.database.database import Database
+from tailrace.database.responses import Responses
 
 
 class Kept:
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.responses = Responses(database)
 
     async def close(self) -> None:
         await self.database.close()

@@ -14,7 +14,7 @@ from tailrace.api.openapi import body_schema, errors
 from tailrace.api.plain import json_reply
 from tailrace.api.state import AppState, state_of
 from tailrace.api.table import Table
-from tailrace.control.responses import Kept, chain
+from tailrace.database.response import KeptResponse
 from tailrace.errors import InvalidRequest, NotFound, Unsupported
 from tailrace.protocol.responses.answer import ResponseAnswer
 from tailrace.protocol.responses.page import Page, page
@@ -26,7 +26,7 @@ async def _recall(body: ResponsesRequest, state: AppState, tenant: str) -> int:
     """Raises InvalidRequest for a response that is not kept."""
     if body.previous_response_id is None:
         return 0
-    found = await chain(state.responses, tenant, body.previous_response_id)
+    found = await state.responses.chain(tenant, body.previous_response_id)
     if found is None:
         raise InvalidRequest(
             f"Previous response with id {body.previous_response_id[:80]!a} not found, or one before it",
@@ -45,7 +45,7 @@ async def _keep(answer: ResponseAnswer, state: AppState, tenant: str) -> None:
     response = answer.response
     assert response is not None, "what is kept has ended"
     body, items = orjson.dumps(response), orjson.dumps(about["input"])
-    await state.responses.put(tenant, Kept(answer.id, body, items, response["previous_response_id"]))
+    await state.responses.put(tenant, KeptResponse(answer.id, body, items, response["previous_response_id"]))
 
 
 RESPONSES = Route("responses", ResponsesRequest, ResponseAnswer, "resp_", ask_as_chat, recall=_recall, keep=_keep)
@@ -57,7 +57,7 @@ routes = Table("responses", prefix="/v1/responses", guard=authorize)
 async def create(request: Request) -> Response:
     """Answer input items, behind those of earlier responses. With `stream: true` the events of its making.
 
-    Kept, unless `store` is false, in a bounded memory of this server, for its tenant alone.
+    Kept, unless `store` is false, for its tenant alone.
     """
     return Exchange(state_of(request), RESPONSES, request)
 
@@ -83,7 +83,7 @@ async def input_items(request: Request, response_id: str) -> Response:
     """The items that a response was given, its own and those of the responses before it; `limit`, `order`, `after`."""
     asked = Page.of(request.query_params)
     await _kept(request, response_id)
-    found = await chain(state_of(request).responses, principal_of(request).tenant, response_id)
+    found = await state_of(request).responses.chain(principal_of(request).tenant, response_id)
     return json_reply(page(_input_of(found or []), asked))
 
 
@@ -94,14 +94,14 @@ async def cancel(request: Request, response_id: str) -> Response:
     raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
 
 
-async def _kept(request: Request, response_id: str) -> Kept:
+async def _kept(request: Request, response_id: str) -> KeptResponse:
     found = await state_of(request).responses.get(principal_of(request).tenant, response_id)
     if found is None:
         raise NotFound(f"Response with id {response_id[:80]!a} not found", param="response_id")
     return found
 
 
-def _input_of(found: list[Kept]) -> list[dict[str, Any]]:
+def _input_of(found: list[KeptResponse]) -> list[dict[str, Any]]:
     """What came before the last one's answer."""
     items: list[dict[str, Any]] = []
     for kept in found:
