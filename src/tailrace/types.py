@@ -26,7 +26,8 @@ class FinishReason(StrEnum):
 class Traits:
     """What a request says of itself besides its size. Texts are the caller's own words; empty where it said nothing.
 
-    `priority` is the caller's wish: below 0 sooner than others, above 0 later.
+    `priority` is the caller's wish: below 0 sooner than others, above 0 later. `task` is its own label for what this is
+    a part of.
     """
 
     route: str = ""  # chat, completions, embeddings, ...
@@ -35,6 +36,7 @@ class Traits:
     priority: int = 0
     tools: bool = False  # tools on offer, or tool results in the conversation
     attachments: int = 0  # parts that are no text
+    task: str = ""
 
 
 @frozen
@@ -200,7 +202,8 @@ class EngineFacts:
     is None for a choice that ended before its first step, `first_token` for one that ended without a token.
     `computed_prompt_tokens`, `cached_tokens` and the device seconds belong to the request: the last choice's say all;
     `recomputed_tokens` is work lost to preemption, which is the system's cost. So is that of guesses that were computed
-    and rejected: of this choice's `drafted_tokens`, `accepted_tokens` were right.
+    and rejected: of this choice's `drafted_tokens`, `accepted_tokens` were right. `kv_blocks` is what the request had
+    when it had most, what its choices share counted once.
     """
 
     finished: float
@@ -214,6 +217,7 @@ class EngineFacts:
     accepted_tokens: int = 0
     standard_seconds: float | None = None  # device time by frozen costs; None where the backend keeps no such account
     measured_seconds: float | None = None  # its part of what the steps took
+    kv_blocks: int = 0
 
 
 @dataclass(slots=True)
@@ -260,6 +264,15 @@ class StepCosts(NamedTuple):
 
 
 @frozen
+class Formats:
+    """How a model's numbers are kept: int8, bf16, ...; several with a plus, the largest part first. Empty where that is
+    not known."""
+
+    weights: str = ""
+    kv: str = ""
+
+
+@frozen
 class Capabilities:
     """What a backend can do. `models` are the names it answers to."""
 
@@ -273,6 +286,7 @@ class Capabilities:
     generates: bool = True  # text; False: vectors only
     embedding: int = 0  # numbers in a vector; 0: it makes none
     pooling: Pooling = Pooling.MEAN  # what its vectors are made for
+    formats: Formats = field(default_factory=Formats)
 
 
 @frozen

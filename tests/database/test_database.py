@@ -14,7 +14,7 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from tailrace.config import DataConfig, database_of
-from tailrace.database import migrate
+from tailrace.database import kept, migrate
 from tailrace.database.database import Database, database_url
 from tailrace.database.schema import HEAD, metadata
 from tailrace.errors import ConfigError, Unavailable
@@ -22,6 +22,7 @@ from tests.postgres_server import Postgres, needs_postgres
 
 
 async def test_migrations_make_the_tables_that_the_code_declares(url: str) -> None:
+    assert kept.Kept  # its import declares every part's tables
     database = Database(url)
     await database.open()
     await database.open()  # nothing is left to do

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from tailrace.api.auth import principal_of
 from tailrace.api.errors import internal_error
-from tailrace.api.headers import DEADLINE, deadline
+from tailrace.api.headers import DEADLINE, TASK, deadline, task
 from tailrace.api.sse import EventStream, Pings
 from tailrace.api.state import AppState
 from tailrace.api.wire import ClientGone, header, leavers, off_loop, read_body, while_connected
@@ -32,13 +32,14 @@ from tailrace.control.pipeline import Place
 from tailrace.control.session import Session
 from tailrace.errors import RequestError, TailraceError, Unsupported
 from tailrace.frozen import frozen
+from tailrace.observe.entry import About
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.observe.timings import timings
 from tailrace.protocol.ask import Ask
 from tailrace.protocol.body import parse, unknown_fields
 from tailrace.protocol.form import Form
 from tailrace.protocol.sampling import Asking, Limits
-from tailrace.types import Adapter, TokenEvent
+from tailrace.types import Adapter, TokenEvent, Traits
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +105,7 @@ class Exchange(Response):
         self._id = f"{route.id_prefix}{urandom(16).hex()}"
         self._timeline: Timeline = self._scope["state"]["timeline"]
         self._principal = principal_of(request)
-        self._ttft = deadline(header(self._scope, DEADLINE.encode()))
-        self._outcome = "error"
+        self._outcome, self._status = "error", 0
         self._timeline.facts["route"] = route.name
         self._extra: list[tuple[bytes, bytes]] = []
 
@@ -121,11 +121,14 @@ class Exchange(Response):
             raise
         except Exception:
             log.exception("request %s failed", self._request_id)
-            raise internal_error() from None
+            raise self._noted(internal_error()) from None
         finally:
             if self._timeline.close(self._outcome):
-                self._state.metrics.closed(self._timeline, self._route.name)
-                self._state.records.add(self._request_id, self._timeline)
+                self._state.ended(self._about(), self._timeline)
+
+    def _about(self) -> About:
+        caller, route = self._principal, self._route.name
+        return About(self._request_id, self._id, route, caller.tenant, caller.key, self._status)
 
     @property
     def _request_id(self) -> str:
@@ -143,7 +146,7 @@ class Exchange(Response):
         models, tenant = self._state.models, self._principal.tenant
         served = models.find(parsed.model, tenant)
         facts = self._timeline.facts
-        facts["model"], facts["answer"] = served.name, self._id
+        facts["model"], facts["base_model"], facts["answer"] = served.name, served.base.name, self._id
         if served.adapter is not None:
             facts["adapter"] = served.name
         known = served.loaded
@@ -153,7 +156,7 @@ class Exchange(Response):
             self._extra.append((b"x-tailrace-warning", warning.encode()))
         size = len(body) + await self._route.recall(parsed, self._state, tenant)
         place = self._state.pipeline.door(self._route.prompts(parsed), tenant, _least(known, len(body)))
-        caller = Caller(self._principal, parsed.traits(self._route.name), self._ttft)
+        caller = self._caller(parsed)
         try:
             model = await models.hold(served, self._timeline, self._until(caller))
         except BaseException:
@@ -162,6 +165,7 @@ class Exchange(Response):
         try:
             if model is not known:
                 limits = self._checked(parsed, served.name, model)
+            facts["formats"] = model.backend.caps.formats
             await self._answer(place, Work(parsed, caller, size, limits, served.adapter), model, send)
         finally:
             place.release()
@@ -206,9 +210,23 @@ class Exchange(Response):
         name = RequestClass.INTERACTIVE if kind is None else kind.request_class
         return opened + (self._state.pipeline.tenants.policy.classes.of(name).queue_deadline or inf)
 
+    def _caller(self, parsed: Any) -> Caller:
+        """Raises InvalidRequest for a header that is not what it should be."""
+        traits: Traits = parsed.traits(self._route.name)
+        label = task(header(self._scope, TASK.encode()))
+        if label:
+            traits = replace(traits, task=label)
+        self._timeline.facts["traits"] = traits
+        return Caller(self._principal, traits, deadline(header(self._scope, DEADLINE.encode())))
+
+    def _noted(self, error: TailraceError) -> TailraceError:
+        self._status = self._status or error.status
+        self._timeline.failed(error)
+        return error
+
     def _failed(self, error: TailraceError) -> None:
         self._outcome = _outcome(error)
-        self._timeline.failed(error)
+        self._noted(error)
         if self._outcome == "error":
             log.error("request %s failed, answer %s: %s", self._request_id, self._id, error.message)
 
@@ -226,7 +244,7 @@ class Exchange(Response):
         await self._send_body(data, send)
 
     async def _send_body(self, data: bytes, send: Send) -> None:
-        self._outcome = "ok"
+        self._outcome, self._status = "ok", 200
         length = (b"content-length", b"%d" % len(data))
         headers = [(b"content-type", b"application/json"), length, *self._extra]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -235,6 +253,7 @@ class Exchange(Response):
     async def _stream(self, session: Session, ask: Ask, answer: Form, send: Send) -> None:
         await self._released(session)
         out = EventStream(send, self._extra, answer.ping)
+        self._status = 200
         await out.open()
         try:
             last = await self._events(session, ask, answer, out)
@@ -245,7 +264,7 @@ class Exchange(Response):
             last = answer.failed(error)
         except Exception:
             log.exception("request %s failed while streaming", self._request_id)
-            last = answer.failed(internal_error())
+            last = answer.failed(self._noted(internal_error()))
         await session.close()
         await out.end(last)
 

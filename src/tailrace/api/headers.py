@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from tailrace.errors import InvalidRequest
 from tailrace.observe.timeline import WAITING, Timeline
+from tailrace.protocol.sampling import MOST_TASK, is_task
 
 _FACTS = (("tenant", b"x-tailrace-tenant"), ("class", b"x-tailrace-class"), ("bucket", b"x-tailrace-length"))
 DEADLINE = "x-tailrace-deadline-ms"
+TASK = "x-tailrace-task"
 
 
 def trail(timeline: Timeline) -> list[tuple[bytes, bytes]]:
@@ -33,3 +35,14 @@ def deadline(value: str | None) -> float | None:
             param=DEADLINE,
         )
     return int(text) / 1000
+
+
+def task(value: str | None) -> str:
+    """What the caller calls the thing that this request is a part of; empty without one. Raises InvalidRequest."""
+    if value is None:
+        return ""
+    if not is_task(value):
+        raise InvalidRequest(
+            f"the header {TASK} is {value[:40]!a}; expected are 1 to {MOST_TASK} printable ASCII characters", param=TASK
+        )
+    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from os import urandom
 
 from starlette.requests import Request
 
@@ -18,6 +19,7 @@ from tailrace.control.pipeline import Pipeline
 from tailrace.control.responses import MemoryResponses, ResponseStore
 from tailrace.database.keeping import Keeping
 from tailrace.observe.ended import Watcher
+from tailrace.observe.entry import About, entry
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.record import Records
 from tailrace.observe.timeline import Timeline
@@ -35,6 +37,7 @@ class AppState:
     clock: Clock = field(default_factory=SystemClock)
     records: Records = field(default_factory=Records)
     keeping: Keeping = field(default_factory=lambda: Keeping(""))
+    server: str = field(default_factory=lambda: urandom(6).hex())  # this instance, in records of its requests
     watchers: tuple[Watcher, ...] = ()  # told of each request's end
     adapters: Adapters = field(init=False)
     started: float = field(init=False)  # seconds since the epoch
@@ -56,6 +59,11 @@ class AppState:
     async def close(self) -> None:
         """When every request has ended, and before what is kept is closed."""
         await self.responses.close()
+
+    def ended(self, about: About, timeline: Timeline) -> None:
+        """Account for a request whose timeline has closed."""
+        self.metrics.closed(timeline, about.route)
+        self.records.add(entry(about, timeline, server=self.server, ended=self.clock.wall()))
 
     def limits_of(self, principal: Principal, name: str, model: Loaded | None) -> Limits:
         """What requests for the model of this name are checked against: its own and the server's bounds, narrowed to

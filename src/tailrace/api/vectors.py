@@ -42,7 +42,6 @@ class VectorExchange(Exchange):
         finally:
             place.release()
         usage = Usage(tokens, 0, cached)
-        self._timeline.facts.update(prompt_tokens=tokens, cached_tokens=cached)
         await self._send_body(answer.body(usage, timings(self._timeline)), send)
 
     async def _some(

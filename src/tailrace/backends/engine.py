@@ -104,6 +104,7 @@ class EngineBackend:
             generates=parts.generates,
             embedding=parts.embedding,
             pooling=parts.pooling,
+            formats=parts.formats,
         )
         self.engine = loop(
             scheduler, parts.runner, tokenizer=parts.tokenizer, cost=parts.cost, clock=clock, deliver=self._deliver,

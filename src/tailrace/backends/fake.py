@@ -25,6 +25,7 @@ from tailrace.types import (
     Capabilities,
     EngineFacts,
     FinishReason,
+    Formats,
     GenerateRequest,
     Health,
     Inspection,
@@ -121,8 +122,9 @@ class FakeBackend:
     ) -> None:
         self.tokenizer = tokenizer or fake_tokenizer()
         self.caps = Capabilities(
-            ("fake",), max_context, self.tokenizer.vocab_size, max_sequences, block_tokens=BLOCK, embedding=EMBEDDING
-        )
+            ("fake",), max_context, self.tokenizer.vocab_size, max_sequences, block_tokens=BLOCK, embedding=EMBEDDING,
+            formats=Formats("bytes", "none"),
+        )  # fmt: skip
         self._blocks_total = kv_blocks or max_sequences * -(-max_context // BLOCK)
         self.healthy = Health(True)
         self.started_ids: list[str] = []  # every request that was given a slot, in order
@@ -342,6 +344,7 @@ class FakeBackend:
             first_token=choice.first_token,
             cached_tokens=job.cached,
             computed_prompt_tokens=len(job.request.prompt) - job.cached,
+            kv_blocks=self._blocks(job, job.choices),
         )
         return event
 
@@ -361,11 +364,11 @@ class FakeBackend:
         free = self._blocks_total
         for job in self._jobs:
             if job.started is not None:
-                free -= self._blocks(job)
+                free -= self._blocks(job, [choice for choice in job.choices if choice.open])
         return free
 
-    def _blocks(self, job: _Job) -> int:
-        """The prompt's, shared by the choices, and what each has written behind it."""
+    def _blocks(self, job: _Job, choices: Sequence[_Choice]) -> int:
+        """The prompt's, shared by these choices, and what each has written behind it."""
         prompt, shared = len(job.request.prompt), self._prompt_blocks(job)
-        grown = [-(-(prompt + choice.stream.generated) // BLOCK) - shared for choice in job.choices if choice.open]
+        grown = [-(-(prompt + choice.stream.generated) // BLOCK) - shared for choice in choices]
         return shared + sum(grown) if grown else 0

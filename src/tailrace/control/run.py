@@ -39,6 +39,9 @@ class Run:
         self.started: float | None = None
         self.first_token: float | None = None
         self.device_seconds: float | None = None  # standard, once the backend has said
+        self.measured_seconds = 0.0  # its part of what the steps took, once it has said
+        self.device_us = 0  # what it was charged for, once it has ended
+        self.kv_blocks = 0  # that it held when it held most
         self.failed = False
         self.expected_length = ticket.estimate.output_mean  # of a choice, and the tokens it had when that was looked up
         self.looked_at = 0
@@ -50,6 +53,7 @@ class Run:
         self._made = [0] * request.n
         self._ends: list[FinishReason | None] = [None] * request.n
         self.cached_tokens = 0
+        self.prefilled_tokens = 0  # of its prompt, once the backend has it
         self._pipeline = pipeline
         self._timeline = timeline
         self._open = set(range(request.n))
@@ -67,6 +71,11 @@ class Run:
     @property
     def tenant(self) -> str:
         return self.ticket.tenant
+
+    @property
+    def lost_work(self) -> tuple[int, int]:
+        """Preemptions so far, and tokens that were computed again after them."""
+        return self._counted
 
     @property
     def token_seconds(self) -> float:
@@ -200,7 +209,7 @@ class Run:
             made += len(event.token_ids)
             self._made[event.index] += len(event.token_ids)
             if event.cached_tokens is not None and event.index == 0:
-                self.cached_tokens = event.cached_tokens
+                self.cached_tokens, self.prefilled_tokens = event.cached_tokens, self.prompt_tokens
                 self._pipeline.metrics.prefilled(self.prompt_tokens, event.cached_tokens)
             if event.finish is not None:
                 self._finish(event)
@@ -242,6 +251,8 @@ class Run:
             self.first_token = min(facts.first_token, self.first_token or facts.first_token)
         if facts.standard_seconds is not None:
             self.device_seconds = max(facts.standard_seconds, self.device_seconds or 0.0)
+        self.measured_seconds = max(self.measured_seconds, facts.measured_seconds or 0.0)
+        self.kv_blocks = max(self.kv_blocks, facts.kv_blocks)
 
 
 def _own_error(error: Exception | None, request_id: str) -> TailraceError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from tailrace.control.intake import Caller
 from tailrace.control.pipeline import Pipeline, Place
@@ -12,6 +13,10 @@ from tailrace.observe.timeline import Phase, Timeline
 from tailrace.types import GenerateRequest, TokenEvent, Usage
 
 _Item = tuple[int, Sequence[TokenEvent]]
+COUNTS = (
+    "prompt_tokens", "cached_tokens", "completion_tokens", "preemptions", "recomputed_tokens", "kv_blocks", "device_us",
+    "measured_us",
+)  # fmt: skip
 
 
 class Session:
@@ -35,6 +40,7 @@ class Session:
     def __init__(self, runs: Sequence[Run], timeline: Timeline) -> None:
         self._runs = runs
         self._timeline = timeline
+        self._before: dict[str, Any] = {name: timeline.facts.get(name, 0) for name in COUNTS}
         self._mailbox: asyncio.Queue[_Item | Exception | None] | None = None  # of several runs
         self._tasks: list[asyncio.Task[None]] = []
         self._unfinished = len(self._runs)
@@ -69,19 +75,31 @@ class Session:
         raise StopAsyncIteration
 
     def usage(self) -> Usage:
-        """Tokens so far; every prompt counts once. Also noted on the timeline."""
+        """Tokens so far; every prompt counts once. Also noted on the timeline: there those of prompts that started."""
         usage = Usage(
             prompt_tokens=sum(run.prompt_tokens for run in self._runs),
             completion_tokens=sum(run.generated for run in self._runs),
             cached_tokens=sum(run.cached_tokens for run in self._runs),
         )
-        self._timeline.facts.update(
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            cached_tokens=usage.cached_tokens,
-            longest=max(run.longest for run in self._runs),
-        )
+        self._note(usage)
         return usage
+
+    def _note(self, usage: Usage) -> None:
+        """Put these counts on top of those that the request's earlier sessions have left."""
+        facts, before, runs = self._timeline.facts, self._before, self._runs
+        counts = (
+            sum([run.prefilled_tokens for run in runs]),
+            usage.cached_tokens,
+            usage.completion_tokens,
+            sum([run.lost_work[0] for run in runs]),
+            sum([run.lost_work[1] for run in runs]),
+            sum([run.kv_blocks for run in runs]),
+            sum([run.device_us for run in runs]),
+            sum([round(run.measured_seconds * 1e6) for run in runs]),
+        )
+        for name, count in zip(COUNTS, counts, strict=True):
+            facts[name] = before[name] + count
+        facts["longest"] = max([run.longest for run in runs])
 
     def finish(self) -> Usage:
         """Every choice has ended: what is left is the answer's own writing."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
@@ -104,7 +104,7 @@ async def _answering(seconds: float) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(seconds):
             yield
-    except IntegrityError:
+    except (IntegrityError, DataError):
         raise
     except (DBAPIError, PoolTimeout, OSError, TimeoutError) as error:
         raise Unavailable("The database does not answer", code="database_unavailable", retry_after=1.0) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace.database.database import Database
+from tailrace.database.ledger import LedgerTable
 from tailrace.database.responses import Responses
 
 
@@ -10,6 +11,7 @@ class Kept:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.responses = Responses(database)
+        self.ledger = LedgerTable(database)
 
     async def close(self) -> None:
         await self.database.close()

@@ -351,7 +351,7 @@ class EngineLoop:
 
     def _close(self, update: Update, event: TokenEvent) -> None:
         group = update.sequence.group
-        event.facts = group.facts(update.sequence)
+        event.facts = group.facts(update.sequence, self.scheduler.kv.block_tokens)
         update.sequence.closed = True
         self.stats.finished += 1
         self.stats.drafted_tokens += update.sequence.drafted

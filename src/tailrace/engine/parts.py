@@ -12,7 +12,7 @@ from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.turns import Turns
 from tailrace.frozen import frozen
 from tailrace.text.tokenizer import Tokenizer
-from tailrace.types import Pooling
+from tailrace.types import Formats, Pooling
 
 if TYPE_CHECKING:  # an engine over a fake runner needs no native module
     from tailrace.engine.grammar.compiler import GrammarCompiler
@@ -38,3 +38,10 @@ class EngineParts:
     generates: bool = True
     embedding: int = 0
     pooling: Pooling = Pooling.MEAN
+
+    @property
+    def formats(self) -> Formats:
+        if self.loaded is None or self.capacity is None:
+            return Formats()
+        sizes = self.loaded.bytes_by_format
+        return Formats("+".join(sorted(sizes, key=sizes.__getitem__, reverse=True)), self.capacity.kv)

@@ -167,7 +167,7 @@ class Group:
     def done(self) -> bool:
         return all(sequence.state is State.FINISHED for sequence in self.sequences)
 
-    def facts(self, sequence: Sequence) -> EngineFacts:
+    def facts(self, sequence: Sequence, block_tokens: int) -> EngineFacts:
         assert sequence.finished is not None
         return EngineFacts(
             finished=sequence.finished,
@@ -181,7 +181,14 @@ class Group:
             preemptions=self.preemptions,
             standard_seconds=self.standard_seconds,
             measured_seconds=self.measured_nanoseconds / 1e9,
+            kv_blocks=self.kv_blocks(block_tokens),
         )
+
+    def kv_blocks(self, block_tokens: int) -> int:
+        """Blocks that hold the most that its sequences ever had computed; the prompt's full ones are there once."""
+        shared = self.prompt_tokens // block_tokens
+        first, *others = [-(-sequence.peak // block_tokens) for sequence in self.sequences]
+        return first + sum([max(blocks - shared, 0) for blocks in others])
 
 
 _NOTHING: Tokens = np.empty(0, dtype=np.int32)

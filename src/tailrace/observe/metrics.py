@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from tailrace.observe.recent import Recent
 from tailrace.observe.timeline import Timeline
-from tailrace.observe.timings import timings
+from tailrace.observe.timings import deadline_met, timings
 from tailrace.types import LoadReport
 from tailrace.units import length_bucket
 
@@ -137,9 +137,8 @@ class Metrics:
         self._of(self._e2e, *kind).observe(times.total_ms / 1e3)
         if times.tpot_ms is not None:
             self._of(self._tpot, *kind).observe(times.tpot_ms / 1e3)
-        deadline = timeline.facts.get("deadline")
-        if isinstance(deadline, float):
-            met = timeline.opened + times.ttft_ms / 1e3 <= deadline
+        met = deadline_met(timeline)
+        if met is not None:
             self._of(self._deadlines, kind[0], str(met).lower()).inc()
 
     def render(self) -> bytes:

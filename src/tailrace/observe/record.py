@@ -1,19 +1,22 @@
 """Why a request went the way it did: the decisions about it and the time of each phase, readable after its end.
 
-Made from the Timeline once it is closed. The latest are kept in memory; who may read which is decided elsewhere.
+Made from its entry in the ledger. The latest are kept in memory too; who may read which is decided elsewhere.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import asdict, is_dataclass
 
-from tailrace.observe.timeline import WAITING, Phase, Timeline
+from tailrace.observe.entry import Entry
+from tailrace.observe.timeline import WAITING, Phase
 
 _KEPT = 2048
 _SHOWN = (
-    "class", "class_reason", "band", "bucket", "uncached_estimate", "estimated_seconds", "predicted_ttft",
-    "prompt_tokens", "cached_tokens", "completion_tokens", "adapter",
+    "server", "opened", "ended", "tenant", "key", "task", "route", "origin", "job_id", "outcome", "status",
+    "error_code", "error_domain", "model_asked", "model", "adapter", "weights_format", "kv_format", "class_reason",
+    "bucket", "attachments", "tools", "streamed", "prompt_tokens", "cached_tokens", "completion_tokens",
+    "drafted_tokens", "accepted_tokens", "recomputed_tokens", "preemptions", "kv_blocks", "predicted_ttft",
+    "deadline_met",
 )  # fmt: skip
 _WHY = {
     Phase.LOAD: "its model had to be loaded",
@@ -24,47 +27,53 @@ _WHY = {
 
 
 class Records:
-    """Closed timelines by the ids of their requests."""
+    """The latest entries by the ids of their requests, and of their answers. The newest of an id that was repeated."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Timeline] = OrderedDict()
+        self._latest: OrderedDict[str, Entry] = OrderedDict()  # by entry id
+        self._known: dict[str, Entry] = {}  # by the other ids
 
-    def add(self, request_id: str, timeline: Timeline) -> None:
-        """Of a closed timeline; nothing for one that never got as far as a decision."""
-        if "tenant" not in timeline.facts:
-            return
-        self._kept[request_id] = timeline
-        self._kept.move_to_end(request_id)
-        if len(self._kept) > _KEPT:
-            self._kept.popitem(last=False)
+    def add(self, entry: Entry) -> None:
+        self._latest[entry.entry_id] = entry
+        self._known[entry.request_id] = self._known[entry.answer_id] = entry
+        if len(self._latest) > _KEPT:
+            _, old = self._latest.popitem(last=False)
+            for name in (old.request_id, old.answer_id):
+                if self._known.get(name) is old:
+                    del self._known[name]
 
-    def find(self, request_id: str, tenant: str) -> dict[str, object] | None:
-        """None also for another tenant's: that it exists is nobody else's business."""
-        kept = self._kept.get(request_id)
-        return record(request_id, kept) if kept is not None and kept.facts["tenant"] == tenant else None
+    def find(self, name: str, tenant: str) -> Entry | None:
+        """By any of its ids. None also for another tenant's: that it exists is nobody else's business."""
+        found = self._latest.get(name) or self._known.get(name)
+        return found if found is not None and found.tenant == tenant else None
 
 
-def record(request_id: str, timeline: Timeline) -> dict[str, object]:
-    parts, facts = timeline.parts(), timeline.facts
-    ttft = timeline.since_open(Phase.DECODE)
+def record(entry: Entry) -> dict[str, object]:
+    """For people. Names say the unit."""
     return {
-        "id": request_id,
-        "outcome": timeline.outcome,
-        **{name: facts.get(name) for name in _SHOWN},
-        "admission": _decision(facts.get("admission")),
-        "limit": facts.get("limit"),
-        "phases_ms": {phase.value: parts[phase] / 1000 for phase in Phase},
-        "total_ms": timeline.total() / 1000,
-        "ttft_ms": None if ttft is None else ttft / 1000,
+        "id": entry.request_id,
+        "entry_id": entry.entry_id,
+        "answer_id": entry.answer_id,
+        **{name: getattr(entry, name) for name in _SHOWN},
+        "class": entry.request_class,
+        "admission": None,
+        "limit": None,
+        **entry.decisions,
+        "phases_ms": {phase.value: entry.phases.get(phase.value, 0) / 1000 for phase in Phase},
+        "queue_ms": entry.queue_us / 1000,
+        "total_ms": entry.total_us / 1000,
+        "ttft_ms": _ms(entry.ttft_us),
+        "tpot_ms": _ms(entry.tpot_us),
+        "device_seconds": entry.device_us / 1e6,
+        "measured_seconds": entry.measured_us / 1e6,
+        "price": entry.price,
         "waited": [
-            {"phase": phase.value, "ms": parts[phase] / 1000, "because": _WHY[phase]}
+            {"phase": phase.value, "ms": spent / 1000, "because": _WHY[phase]}
             for phase in WAITING
-            if phase in _WHY and parts[phase] >= 1000
+            if phase in _WHY and (spent := entry.phases.get(phase.value, 0)) >= 1000
         ],
     }
 
 
-def _decision(decision: object) -> object:
-    if not is_dataclass(decision) or isinstance(decision, type):
-        return None
-    return {"decision": type(decision).__name__.lower(), **asdict(decision)}
+def _ms(microseconds: float | None) -> float | None:
+    return None if microseconds is None else microseconds / 1000

@@ -77,8 +77,11 @@ class Timeline:
             self.facts[name] = before + count
 
     def failed(self, error: TailraceError) -> None:
-        """Note why, for whoever reports it: the code, since an exception would keep all that it came through."""
+        """Note why, for whoever reports it: what it says of itself, since an exception would keep all that it came
+        through."""
         self.facts["error"] = error.code or error.type
+        self.facts["error_domain"] = getattr(error, "domain", "")
+        self.facts["error_about"] = {"param": error.param, **error.detail}
 
     def close(self, outcome: str) -> bool:
         """End the record; False when it had ended before (nothing changes then)."""

@@ -65,6 +65,12 @@ def timings(timeline: Timeline) -> Timings:
     )
 
 
+def deadline_met(timeline: Timeline) -> bool | None:
+    """Whether the first token came in time; None where there was no deadline, or no token."""
+    ttft, deadline = timeline.since_open(Phase.DECODE), timeline.facts.get("deadline")
+    return timeline.opened + ttft / 1e6 <= deadline if ttft is not None and isinstance(deadline, float) else None
+
+
 def _adapter(timeline: Timeline) -> str | None:
     name = timeline.facts.get("adapter")
     assert name is None or isinstance(name, str)

@@ -21,6 +21,7 @@ from tailrace.types import Grammar, SamplingParams, StopConditions, Traits
 
 _MAX_STOP_CHARS = 1024
 _PENALTY = Annotated[float, Field(ge=-2, le=2)]
+MOST_TASK = 64  # characters of a caller's own label
 _SMALLEST_SHARE = 1e-30  # less keeps one token all the same, and float32 has no less
 
 # Known fields that are not built yet: name -> the values that ask for nothing. Every other value is refused.
@@ -46,7 +47,6 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
 _WITHOUT_EFFECT = frozenset(
     (
         "user",
-        "metadata",
         "store",
         "safety_identifier",
         "prompt_cache_key",
@@ -82,6 +82,17 @@ def _numbers(value: object) -> object:
 
 
 LogitBias = Annotated[dict[str, float], BeforeValidator(_numbers)]
+
+
+def is_task(label: object) -> bool:
+    """Whether it can name the thing that a request is a part of."""
+    return isinstance(label, str) and 0 < len(label) <= MOST_TASK and label.isascii() and label.isprintable()
+
+
+def task_of(metadata: object) -> str:
+    """The `task` of a body's metadata; empty where there is none, or it is a text of another kind."""
+    label = metadata.get("task") if isinstance(metadata, dict) else None
+    return label if isinstance(label, str) and is_task(label) else ""
 
 
 class Asking(Shape):
@@ -177,6 +188,7 @@ class Generation(Sampling, Asking):
     stream_options: StreamOptions | None = None
     service_tier: str | None = Field(None, description="priority: sooner, where the key may; flex: when there is time")
     priority: int | None = Field(None, description="Below 0 sooner, where the key may; above 0 when there is time.")
+    metadata: Any = Field(None, description="`task` in it is a label of your own, kept in the ledger.")
 
     def check(self, limits: Limits) -> None:
         self._refuse_not_built()
@@ -187,7 +199,9 @@ class Generation(Sampling, Asking):
 
     def traits(self, route: str) -> Traits:
         tier, priority = self.service_tier or "", self.priority or 0
-        return Traits(route=route, service_tier=tier, priority=priority, tools=self.uses_tools())
+        return Traits(
+            route=route, service_tier=tier, priority=priority, tools=self.uses_tools(), task=task_of(self.metadata)
+        )
 
     def uses_tools(self) -> bool:
         return False

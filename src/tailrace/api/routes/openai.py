@@ -15,6 +15,7 @@ from tailrace.api.state import state_of
 from tailrace.api.table import Table
 from tailrace.control.models import Loaded, Served
 from tailrace.errors import NotFound
+from tailrace.observe.record import record
 from tailrace.protocol.answer import ChatAnswer, CompletionAnswer
 from tailrace.protocol.ask import Ask
 from tailrace.protocol.chat import ChatRequest
@@ -78,7 +79,7 @@ async def decisions(request: Request, request_id: str) -> Response:
     found = state_of(request).records.find(request_id, principal_of(request).tenant)
     if found is None:
         raise NotFound("There is no record of this request; the latest 2048 that ended are kept", param="request_id")
-    return json_reply(found)
+    return json_reply(record(found))
 
 
 def _card(request: Request, served: Served) -> dict[str, Any]:

@@ -48,6 +48,7 @@ _EFFORTS = {"max": "xhigh"}
 
 class Metadata(Part):
     user_id: str | None = Field(None, max_length=_MOST_USER_ID)
+    task: Any = None  # a label, as in chat's metadata
 
 
 class ThinkingConfig(Part):
@@ -175,6 +176,8 @@ class MessagesRequest(CountRequest, Salted, Further, Asking):
         """Those that say how the answer is made."""
         plain = {name: getattr(self, name) for name in _SAME}
         fields = {**plain, "max_completion_tokens": self.max_tokens, "stop": self.stop_sequences}
+        if self.metadata is not None:
+            fields["metadata"] = {"task": self.metadata.task}
         form = self.output_config and self.output_config.format
         if form:
             fields["response_format"] = {

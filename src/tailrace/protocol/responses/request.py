@@ -23,7 +23,7 @@ from tailrace.protocol.names import Names
 from tailrace.protocol.prompt import Salted
 from tailrace.protocol.responses.items import Item, Json, Talk, kept_items, turns
 from tailrace.protocol.responses.tools import Choice, ResponseTool, chat_choice, chat_tools
-from tailrace.protocol.sampling import Asking, Further, Limits
+from tailrace.protocol.sampling import Asking, Further, Limits, task_of
 from tailrace.text.parsers.dialect import Dialect
 from tailrace.types import Traits
 
@@ -197,7 +197,9 @@ class ResponsesRequest(Salted, Further, Asking):
 
     def traits(self, route: str) -> Traits:
         tier, priority = self.service_tier or "", self.priority or 0
-        return Traits(route=route, service_tier=tier, priority=priority, tools=self._uses_tools)
+        return Traits(
+            route=route, service_tier=tier, priority=priority, tools=self._uses_tools, task=task_of(self.metadata)
+        )
 
     def rename(self, error: TailraceError) -> None:
         self._names.rename(error)

@@ -9,6 +9,63 @@ down_revision = None
 
 def upgrade() -> None:
     _responses()
+    _ledger()
+
+
+def _ledger() -> None:
+    op.create_table(
+        "ledger",
+        sa.Column("entry_id", sa.Text, nullable=False),
+        sa.Column("request_id", sa.Text, nullable=False),
+        sa.Column("answer_id", sa.Text, nullable=False),
+        sa.Column("server", sa.Text, nullable=False),
+        sa.Column("opened", sa.Float, nullable=False),
+        sa.Column("ended", sa.Float, nullable=False),
+        sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("key", sa.Text, nullable=False),
+        sa.Column("task", sa.Text, nullable=False),
+        sa.Column("route", sa.Text, nullable=False),
+        sa.Column("origin", sa.Text, nullable=False),
+        sa.Column("job_id", sa.Text, nullable=False),
+        sa.Column("request_class", sa.Text, nullable=False),
+        sa.Column("class_reason", sa.Text, nullable=False),
+        sa.Column("bucket", sa.Text, nullable=False),
+        sa.Column("attachments", sa.Integer, nullable=False),
+        sa.Column("tools", sa.Boolean, nullable=False),
+        sa.Column("streamed", sa.Boolean, nullable=False),
+        sa.Column("model_asked", sa.Text, nullable=False),
+        sa.Column("model", sa.Text, nullable=False),
+        sa.Column("adapter", sa.Text, nullable=False),
+        sa.Column("weights_format", sa.Text, nullable=False),
+        sa.Column("kv_format", sa.Text, nullable=False),
+        sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+        sa.Column("cached_tokens", sa.BigInteger, nullable=False),
+        sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+        sa.Column("drafted_tokens", sa.BigInteger, nullable=False),
+        sa.Column("accepted_tokens", sa.BigInteger, nullable=False),
+        sa.Column("recomputed_tokens", sa.BigInteger, nullable=False),
+        sa.Column("preemptions", sa.BigInteger, nullable=False),
+        sa.Column("kv_blocks", sa.BigInteger, nullable=False),
+        sa.Column("phases", sa.Text, nullable=False),
+        sa.Column("queue_us", sa.BigInteger, nullable=False),
+        sa.Column("ttft_us", sa.BigInteger),
+        sa.Column("tpot_us", sa.Float),
+        sa.Column("total_us", sa.BigInteger, nullable=False),
+        sa.Column("device_us", sa.BigInteger, nullable=False),
+        sa.Column("measured_us", sa.BigInteger, nullable=False),
+        sa.Column("outcome", sa.Text, nullable=False),
+        sa.Column("status", sa.Integer, nullable=False),
+        sa.Column("error_code", sa.Text, nullable=False),
+        sa.Column("error_domain", sa.Text, nullable=False),
+        sa.Column("predicted_ttft", sa.Float),
+        sa.Column("deadline_met", sa.Boolean),
+        sa.Column("decisions", sa.Text, nullable=False),
+        sa.Column("price", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("entry_id", name="pk_ledger"),
+    )
+    op.create_index("ix_ledger_tenant_entry_id", "ledger", ["tenant", "entry_id"])
+    op.create_index("ix_ledger_request_id", "ledger", ["request_id"])
+    op.create_index("ix_ledger_answer_id", "ledger", ["answer_id"])
 
 
 def downgrade() -> None:

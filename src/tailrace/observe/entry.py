@@ -1,0 +1,211 @@
+"""One row of the ledger: what is remembered of a request for good, made from its closed Timeline.
+
+The answer's `timings`, the metrics and this derive from the same Timeline, so their sums agree exactly. It holds no
+text of prompts or answers. Times are whole microseconds, wall times seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from os import urandom
+from typing import Any
+
+import orjson
+
+from tailrace.frozen import frozen
+from tailrace.observe.timeline import WAITING, Phase, Timeline
+from tailrace.observe.timings import deadline_met
+from tailrace.types import Formats, Traits
+
+_LONGEST = 128  # characters of what a caller wrote
+_PLAIN = Traits()
+_UNKNOWN = Formats()
+_DECIDED = ("band", "uncached_estimate", "estimated_seconds", "limit")
+
+
+@frozen
+class About:
+    """What is known of a request besides its Timeline: its ids, whose it is and where it came in. `status` is that of
+    the HTTP answer, 0 where none was sent. Callers may repeat a request id."""
+
+    request_id: str
+    answer_id: str
+    route: str
+    tenant: str
+    key: str = ""
+    status: int = 0
+    job_id: str = ""
+
+
+@frozen
+class Entry:
+    """`entry_id` is of this row alone and begins with the time of opening, so that its order is that of time.
+
+    `model` is the one that served, `model_asked` the caller's word; an adapter is named beside its model. Counts are of
+    what was computed: prompts from their first step on, tokens that never reached a client too. `kv_blocks` is the most
+    that were held at once. Device time is in microseconds: `device_us` by frozen costs, `measured_us` its part of what
+    steps took. `price` is in millionths. `phases` add up to `total_us`. `decisions` says why, with the numbers.
+    """
+
+    entry_id: str
+    request_id: str
+    answer_id: str
+    server: str
+    opened: float
+    ended: float
+    tenant: str
+    key: str
+    task: str
+    route: str
+    origin: str
+    job_id: str
+    request_class: str
+    class_reason: str
+    bucket: str
+    attachments: int
+    tools: bool
+    streamed: bool
+    model_asked: str
+    model: str
+    adapter: str
+    weights_format: str
+    kv_format: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
+    recomputed_tokens: int
+    preemptions: int
+    kv_blocks: int
+    phases: dict[str, int]
+    queue_us: int
+    ttft_us: int | None
+    tpot_us: float | None
+    total_us: int
+    device_us: int
+    measured_us: int
+    outcome: str
+    status: int
+    error_code: str
+    error_domain: str
+    predicted_ttft: float | None
+    deadline_met: bool | None
+    decisions: dict[str, Any]
+    price: int = 0
+
+    def row(self) -> dict[str, Any]:
+        """As the table has it."""
+        row: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
+        row["phases"] = orjson.dumps(self.phases).decode()
+        row["decisions"] = orjson.dumps(self.decisions).decode()
+        return row
+
+    @classmethod
+    def of_row(cls, row: dict[str, Any]) -> Entry:
+        return cls(**{**row, "phases": orjson.loads(row["phases"]), "decisions": orjson.loads(row["decisions"])})
+
+
+_NAMES = tuple(field.name for field in fields(Entry))
+
+
+def entry(about: About, timeline: Timeline, *, server: str, ended: float, price: int = 0) -> Entry:
+    """Of a closed timeline, which `ended` then by the wall clock. `server`: the instance that served it."""
+    assert timeline.outcome is not None
+    facts, parts, total = timeline.facts, timeline.parts(), timeline.total()
+    traits: Any = facts.get("traits", _PLAIN)
+    formats: Any = facts.get("formats", _UNKNOWN)
+    opened = ended - total / 1e6
+    decode, longest = parts[Phase.DECODE], _count(facts, "longest")
+    return Entry(
+        entry_id=f"{entry_ids_from(opened)}{urandom(10).hex()}",
+        request_id=about.request_id,
+        answer_id=about.answer_id,
+        server=server,
+        opened=opened,
+        ended=ended,
+        tenant=about.tenant,
+        key=about.key,
+        task=traits.task,
+        route=about.route,
+        origin=traits.origin,
+        job_id=about.job_id,
+        request_class=_text(facts, "class"),
+        class_reason=_text(facts, "class_reason"),
+        bucket=_text(facts, "bucket"),
+        attachments=traits.attachments,
+        tools=traits.tools,
+        streamed=bool(facts.get("stream")),
+        model_asked=_written(_text(facts, "asked")),
+        model=_text(facts, "base_model"),
+        adapter=_text(facts, "adapter"),
+        weights_format=formats.weights,
+        kv_format=formats.kv,
+        prompt_tokens=_count(facts, "prompt_tokens"),
+        cached_tokens=_count(facts, "cached_tokens"),
+        completion_tokens=_count(facts, "completion_tokens"),
+        drafted_tokens=_count(facts, "drafted_tokens"),
+        accepted_tokens=_count(facts, "accepted_tokens"),
+        recomputed_tokens=_count(facts, "recomputed_tokens"),
+        preemptions=_count(facts, "preemptions"),
+        kv_blocks=_count(facts, "kv_blocks"),
+        phases={phase.value: parts[phase] for phase in Phase if parts[phase]},
+        queue_us=sum([parts[phase] for phase in WAITING]),
+        ttft_us=timeline.since_open(Phase.DECODE),
+        tpot_us=decode / (longest - 1) if longest > 1 else None,
+        total_us=total,
+        device_us=_count(facts, "device_us"),
+        measured_us=_count(facts, "measured_us"),
+        outcome=timeline.outcome,
+        status=about.status,
+        error_code=_text(facts, "error"),
+        error_domain=_text(facts, "error_domain"),
+        predicted_ttft=_number(facts.get("predicted_ttft")),
+        deadline_met=deadline_met(timeline),
+        decisions=_decisions(facts),
+        price=price,
+    )
+
+
+def entry_ids_from(opened: float) -> str:
+    """What the entry ids of requests opened then, or later, are not below."""
+    return f"{max(int(opened * 1000), 0):012x}"
+
+
+def _decisions(facts: dict[str, object]) -> dict[str, Any]:
+    found = {name: facts[name] for name in _DECIDED if name in facts}
+    admission = facts.get("admission")
+    if admission is not None:
+        found["admission"] = _plain(admission)
+    if "error_about" in facts:
+        found["error"] = facts["error_about"]
+    return found
+
+
+def _plain(decision: Any) -> dict[str, Any]:
+    """A decision's name and numbers, one within it too."""
+    said: dict[str, Any] = {"decision": type(decision).__name__.lower()}
+    for field in fields(decision):
+        value = getattr(decision, field.name)
+        said[field.name] = _plain(value) if is_dataclass(value) else value
+    return said
+
+
+def _count(facts: dict[str, object], name: str) -> int:
+    value = facts.get(name, 0)
+    assert isinstance(value, int)
+    return value
+
+
+def _text(facts: dict[str, object], name: str) -> str:
+    return str(facts.get(name) or "")
+
+
+def _written(text: str) -> str:
+    """What a caller wrote, as every database takes it."""
+    return text[:_LONGEST].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def _number(value: object) -> float | None:
+    """None also for what has no end: JSON and reports know no infinity."""
+    return value if isinstance(value, float) and value < 1e9 else None
