@@ -101,6 +101,11 @@ class ApiConfig:
     response_memory: int = knob(
         64 * 1024 * 1024, "memory for /v1/responses that wait to be kept, or are kept in memory", unit="bytes", low=0
     )
+    stream_memory: int = knob(64 * 1024 * 1024, "memory for events of streams that can be resumed", unit="bytes", low=0)
+    stream_grace: float = knob(
+        30.0, "a resumable stream without a reader is ended after, and forgotten as long after its end",
+        unit="seconds", low=0,
+    )  # fmt: skip
     commit_after: float = knob(2.0, "a waiting stream is answered with 200 and pings after", unit="seconds", low=0)
     ping_interval: float = knob(10.0, "time between the pings of a waiting stream", unit="seconds", low=0.1)
 

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from tailrace.api.auth import principal_of
 from tailrace.api.errors import internal_error
 from tailrace.api.headers import DEADLINE, TASK, deadline, task
+from tailrace.api.resumable import Carrier, wants_resuming
 from tailrace.api.sse import EventStream, Pings
 from tailrace.api.state import AppState
 from tailrace.api.wire import ClientGone, header, leavers, off_loop, read_body, while_connected
@@ -138,7 +139,12 @@ class Exchange(Response):
     async def _whole(self, receive: Receive, send: Send) -> None:
         self._state.pipeline.look(self._principal.tenant)
         body = await read_body(self._scope, receive, self._state.config.api.max_body_bytes)
-        await while_connected(receive, self._serve(body, send), leavers(self._scope, len(body)))
+        told = leavers(self._scope, len(body))
+        if wants_resuming(self._scope):
+            carrier = Carrier(self._state, self._principal.tenant, send)
+            await carrier.carry(self._serve(body, carrier.send), receive, told)
+        else:
+            await while_connected(receive, self._serve(body, send), told)
 
     async def _serve(self, body: bytes, send: Send) -> None:
         parsed = await off_loop(len(body), lambda: self._parse(body))

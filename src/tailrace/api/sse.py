@@ -6,8 +6,9 @@ import asyncio
 
 from starlette.types import Send
 
+EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 _HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
+    EVENTS,
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # proxies must not collect events
 ]

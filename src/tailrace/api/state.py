@@ -17,6 +17,7 @@ from tailrace.control.keys import Principal
 from tailrace.control.models import Loaded, Models
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.responses import MemoryResponses, ResponseStore
+from tailrace.control.streams import Streams
 from tailrace.database.keeping import Keeping
 from tailrace.observe.ended import Watcher
 from tailrace.observe.entry import About, entry
@@ -42,11 +43,14 @@ class AppState:
     adapters: Adapters = field(init=False)
     started: float = field(init=False)  # seconds since the epoch
     responses: ResponseStore = field(init=False)
+    streams: Streams = field(init=False)
     _known: dict[str, tuple[Loaded | None, Limits]] = field(default_factory=dict, init=False)  # by model
 
     def __post_init__(self) -> None:
         self.started = self.clock.wall()
         self.responses = self._responses()
+        api = self.config.api
+        self.streams = Streams(self.clock, most=api.stream_memory, grace=api.stream_grace)
         self.adapters = Adapters(self.models, self.config.api.lora_folder)
 
     def _responses(self) -> ResponseStore:

@@ -29,6 +29,9 @@ class Expiry:
     def __len__(self) -> int:
         return len(self._times)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._times
+
     def add(self, name: str, at: float) -> None:
         assert name not in self._times, name
         self._times[name] = at
