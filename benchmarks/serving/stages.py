@@ -19,6 +19,7 @@ from tailrace.api import edge, exchange, sse, table
 from tailrace.api.app import create_app
 from tailrace.api.state import AppState
 from tailrace.backends.fake import FakeBackend
+from tailrace.control.answering import answering
 from tailrace.control.dispatch import Dispatch
 from tailrace.control.foresight import Foresight
 from tailrace.control.intake import Intake
@@ -37,7 +38,7 @@ STAGES: tuple[tuple[str, object, str], ...] = (
     ("route and key", table.Endpoint, "__call__"),
     ("exchange: body, connection, stream", exchange.Exchange, "__call__"),
     ("exchange: body, connection, stream", exchange.Exchange, "__init__"),
-    ("JSON and validation", exchange.Exchange, "_parse"),
+    ("JSON and validation", answering.Answering, "_parse"),
     ("the door", Pipeline, "look"),
     ("the door", Pipeline, "door"),
     ("request checked and built", ChatRequest, "ask"),

@@ -11,7 +11,8 @@ from starlette.responses import Response
 
 from tailrace.api.auth import principal_of
 from tailrace.api.state import state_of
-from tailrace.api.wire import off_loop, read_body
+from tailrace.api.wire import read_body
+from tailrace.control.answering.off_loop import off_loop
 from tailrace.control.models import Loaded
 from tailrace.protocol.body import Shape, parse, unknown_fields
 from tailrace.protocol.sampling import Limits

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope
 
+from tailrace.control.answering.off_loop import ON_LOOP_BYTES
 from tailrace.errors import BodyTooLarge
 
 T = TypeVar("T")
 Leavers = set[Callable[[], None]]
 LEAVERS = "leavers"  # in the state of a request's scope
-_ON_LOOP_BYTES = 16 * 1024  # work on more text than this goes to a thread, so that other answers keep flowing
 
 
 class ClientGone(Exception):
@@ -50,7 +50,7 @@ def leavers(scope: Scope, body_bytes: int) -> Leavers | None:
     """Who our own connection calls when it is lost. None where its end has to be asked for: behind other servers, and
     behind a large body, since the web server stops reading then until somebody asks for more."""
     found: Leavers | None = scope["state"].get(LEAVERS)
-    return found if body_bytes <= _ON_LOOP_BYTES else None
+    return found if body_bytes <= ON_LOOP_BYTES else None
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T], told: Leavers | None) -> T:
@@ -99,13 +99,6 @@ def _ask(receive: Receive, leave: Callable[[], None]) -> Callable[[], None]:
     watch = asyncio.create_task(_gone(receive))
     watch.add_done_callback(ended)
     return stop
-
-
-async def off_loop(size: int, function: Callable[[], T]) -> T:
-    """Run here when it is little work, in a thread when it is much."""
-    if size <= _ON_LOOP_BYTES:
-        return function()
-    return await asyncio.to_thread(function)
 
 
 async def _gone(receive: Receive) -> None:

@@ -1,6 +1,6 @@
 """Who sends: each request at its time, through the same door as HTTP does; refused ones come back when they are told.
 
-The counterpart of `api/exchange.py`, without bodies and sockets.
+The counterpart of `api/exchange.py` and `control/answering`, without bodies and sockets.
 """
 
 from __future__ import annotations

@@ -6,20 +6,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tailrace.api.auth import authorize
-from tailrace.api.exchange import Exchange, Route, ask_as_chat
+from tailrace.api.exchange import Exchange
 from tailrace.api.openapi import body_schema, errors
 from tailrace.api.plain import asked_of_model
 from tailrace.api.state import state_of
 from tailrace.api.table import Table
 from tailrace.api.wire import header
+from tailrace.control.answering.routes import MESSAGES
 from tailrace.control.models import Loaded
 from tailrace.errors import InvalidRequest
-from tailrace.protocol.messages.answer import MessageAnswer
 from tailrace.protocol.messages.request import VERSIONS, CountRequest, MessagesRequest
 from tailrace.protocol.messages.schema import AnthropicError, Counted, MessageBody
 from tailrace.protocol.sampling import Limits
-
-MESSAGES = Route("messages", MessagesRequest, MessageAnswer, "msg_", ask_as_chat)
 
 routes = Table("anthropic", prefix="/v1/messages", guard=authorize)
 

@@ -8,30 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tailrace.api.auth import authorize, principal_of
-from tailrace.api.exchange import Exchange, Route, ask_as_chat
+from tailrace.api.exchange import Exchange
 from tailrace.api.openapi import body_schema, errors
 from tailrace.api.plain import json_reply
 from tailrace.api.state import state_of
 from tailrace.api.table import Table
-from tailrace.control.models import Loaded, Served
+from tailrace.control.answering.routes import CHAT, COMPLETIONS
+from tailrace.control.models import Served
 from tailrace.errors import NotFound
 from tailrace.observe.record import record
-from tailrace.protocol.answer import ChatAnswer, CompletionAnswer
-from tailrace.protocol.ask import Ask
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
-from tailrace.protocol.sampling import Limits
 from tailrace.protocol.schema import ChatCompletion, Completion, ModelCard, ModelList
-
-
-def _ask_completion(body: CompletionRequest, request_id: str, model: Loaded, limits: Limits) -> Ask:
-    return body.ask(request_id, model.tokenizer, limits)
-
-
-CHAT = Route("chat", ChatRequest, ChatAnswer, "chatcmpl-", ask_as_chat)
-COMPLETIONS = Route(
-    "completions", CompletionRequest, CompletionAnswer, "cmpl-", _ask_completion, lambda body: len(body.prompt)
-)
 
 routes = Table("openai", prefix="/v1", guard=authorize)
 

@@ -9,46 +9,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tailrace.api.auth import authorize, principal_of
-from tailrace.api.exchange import Exchange, Route, ask_as_chat
+from tailrace.api.exchange import Exchange
 from tailrace.api.openapi import body_schema, errors
 from tailrace.api.plain import json_reply
-from tailrace.api.state import AppState, state_of
+from tailrace.api.state import state_of
 from tailrace.api.table import Table
+from tailrace.control.answering.routes import RESPONSES
 from tailrace.database.response import KeptResponse
 from tailrace.errors import InvalidRequest, NotFound, Unsupported
-from tailrace.protocol.responses.answer import ResponseAnswer
 from tailrace.protocol.responses.page import Page, page
-from tailrace.protocol.responses.request import History, ResponsesRequest
+from tailrace.protocol.responses.request import ResponsesRequest
 from tailrace.protocol.responses.schema import Deleted, ItemList, ResponseBody
-
-
-async def _recall(body: ResponsesRequest, state: AppState, tenant: str) -> int:
-    """Raises InvalidRequest for a response that is not kept."""
-    if body.previous_response_id is None:
-        return 0
-    found = await state.responses.chain(tenant, body.previous_response_id)
-    if found is None:
-        raise InvalidRequest(
-            f"Previous response with id {body.previous_response_id[:80]!a} not found, or one before it",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
-    size = sum(kept.size for kept in found)
-    body.remember(History(tuple((kept.items, kept.body) for kept in found)))
-    return size
-
-
-async def _keep(answer: ResponseAnswer, state: AppState, tenant: str) -> None:
-    about = answer.ask.about
-    if not about["store"]:
-        return
-    response = answer.response
-    assert response is not None, "what is kept has ended"
-    body, items = orjson.dumps(response), orjson.dumps(about["input"])
-    await state.responses.put(tenant, KeptResponse(answer.id, body, items, response["previous_response_id"]))
-
-
-RESPONSES = Route("responses", ResponsesRequest, ResponseAnswer, "resp_", ask_as_chat, recall=_recall, keep=_keep)
 
 routes = Table("responses", prefix="/v1/responses", guard=authorize)
 

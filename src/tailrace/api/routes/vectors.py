@@ -6,29 +6,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tailrace.api.auth import authorize
-from tailrace.api.exchange import Route
+from tailrace.api.exchange import Exchange
 from tailrace.api.openapi import body_schema, errors
 from tailrace.api.state import state_of
 from tailrace.api.table import Table
-from tailrace.api.vectors import AT_ONCE, VectorExchange
-from tailrace.control.models import Loaded
-from tailrace.protocol.ask import Ask
-from tailrace.protocol.sampling import Limits
+from tailrace.control.answering.routes import EMBEDDINGS, RERANK, SCORE
 from tailrace.protocol.schema import Embeddings, Reranked, Scored
-from tailrace.protocol.vectors import EmbeddingRequest, RerankRequest, ScoreRequest, VectorAnswer, VectorRequest
-
-
-def _ask(body: VectorRequest, request_id: str, model: Loaded, limits: Limits) -> Ask:
-    return body.ask(request_id, model.tokenizer, limits, model.backend.caps)
-
-
-def _places(body: VectorRequest) -> int:
-    return min(len(body.texts()), AT_ONCE)
-
-
-EMBEDDINGS = Route("embeddings", EmbeddingRequest, VectorAnswer, "embd-", _ask, _places)
-RERANK = Route("rerank", RerankRequest, VectorAnswer, "rerank-", _ask, _places)
-SCORE = Route("score", ScoreRequest, VectorAnswer, "score-", _ask, _places)
+from tailrace.protocol.vectors import EmbeddingRequest, RerankRequest, ScoreRequest
 
 routes = Table("vectors", guard=authorize)
 
@@ -43,7 +27,7 @@ async def embeddings(request: Request) -> Response:
 
     Each must fit the model's context; nothing is cut unless `truncate_prompt_tokens` asks for it.
     """
-    return VectorExchange(state_of(request), EMBEDDINGS, request)
+    return Exchange(state_of(request), EMBEDDINGS, request)
 
 
 @routes.post("/v2/rerank", include_in_schema=False)
@@ -51,11 +35,11 @@ async def embeddings(request: Request) -> Response:
 @routes.post("/v1/rerank", responses={200: {"model": Reranked}, **errors()}, openapi_extra=body_schema(RerankRequest))
 async def rerank(request: Request) -> Response:
     """The documents by their similarity to the query, the most similar first: the cosine of their vectors."""
-    return VectorExchange(state_of(request), RERANK, request)
+    return Exchange(state_of(request), RERANK, request)
 
 
 @routes.post("/score", include_in_schema=False)
 @routes.post("/v1/score", responses={200: {"model": Scored}, **errors()}, openapi_extra=body_schema(ScoreRequest))
 async def score(request: Request) -> Response:
     """The similarity of pairs of texts: the cosine of their vectors. One text stands against all others."""
-    return VectorExchange(state_of(request), SCORE, request)
+    return Exchange(state_of(request), SCORE, request)

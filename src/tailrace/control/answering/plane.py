@@ -1,0 +1,34 @@
+"""What answers are made with, the same for all who ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace.clock import Clock
+from tailrace.control.answering.limits import ModelLimits
+from tailrace.control.models import Models
+from tailrace.control.pipeline import Pipeline
+from tailrace.control.responses import ResponseStore
+from tailrace.observe.entry import About, Entry, entry
+from tailrace.observe.metrics import Metrics
+from tailrace.observe.record import Records
+from tailrace.observe.timeline import Timeline
+
+
+@dataclass(slots=True)
+class Plane:
+    pipeline: Pipeline
+    models: Models
+    limits: ModelLimits
+    responses: ResponseStore
+    metrics: Metrics
+    records: Records
+    clock: Clock
+    server: str  # this instance, in records of its requests
+
+    def account(self, about: About, timeline: Timeline) -> Entry:
+        """Count a request whose timeline has closed. Returns what is to be remembered of it."""
+        self.metrics.closed(timeline, about.route)
+        made = entry(about, timeline, server=self.server, ended=self.clock.wall())
+        self.records.add(made)
+        return made
