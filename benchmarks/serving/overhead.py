@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import statistics
@@ -96,6 +97,7 @@ async def serve_bare() -> None:
 
 
 def serve(mode: str) -> None:
+    gc.freeze()  # as `tailrace serve` does
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, contextlib.suppress(KeyboardInterrupt):
         runner.run(serve_bare() if mode == "bare" else run_plane(mode))
 
