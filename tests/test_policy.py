@@ -12,7 +12,7 @@ import pytest
 from tailrace.config import Config, load
 from tailrace.control.limits.base import caps
 from tailrace.errors import ConfigError
-from tailrace.policy import ClassPolicy, ClassRule, Policy, Quota, RequestClass
+from tailrace.policy import ClassPolicy, ClassRule, Policy, Price, Prices, Quota, RequestClass
 
 HASH = "sha256:" + hashlib.sha256(b"sk").hexdigest()
 SALTED = "sha256:ab12:" + hashlib.sha256(b"ab12sk").hexdigest()
@@ -101,11 +101,44 @@ ACME = f'[[tenants]]\nname = "acme"\nkeys = [{{ name = "k", hash = "{HASH}" }}]\
         ('[[rules]]\ntenant = "default"\n', r"rules\[0\]\.class .* is missing"),
         ('[[rules]]\nclass = "long"\ntenant = "who"\n', "names the tenant who"),
         ("[classes.fast]\n", r"unknown setting classes\.fast"),
+        ("[prices.m]\ntoken = 1\n", r"unknown setting prices\.m\.token .* nearest known one"),
+        ("[prices]\ncurency = 'EUR'\n", r"prices\.curency .* must be a table"),
+        ("[prices]\ncurrency = 3\n", r"prices\.currency = 3 .*accepted is text"),
+        ("[prices]\ncurrency = '<b>'\n", r"prices\.currency = '<b>' .*at most 12 letters"),
+        ("[prices.default]\ndevice_second = -1\n", r"prices\.default\.device_second = -1 .*an amount of money"),
+        ("[prices.default]\noutput_million = 1000001\n", r"at most 1000000"),
+        ("[prices.default]\noutput_million = 0.0000000001\n", r"at most 9 decimals"),
+        ("[prices.default]\noutput_million = nan\n", r"output_million = nan"),
+        ("[prices.default]\noutput_million = '1e999999999'\n", r"output_million = '1e999999999'"),
+        ("[prices.default]\noutput_million = true\n", r"output_million = True"),
+        (ACME + "limits = { money_per_day = 1 }", r"tenant acme .* has a budget of money and nothing has a price"),
+        (ACME.replace("hash =", "limits = { money_per_month = 1 }, hash ="), r"key k of tenant acme .*prices\.default"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         policy(tmp_path, text)
+
+
+def test_prices_are_exactly_what_is_written(tmp_path: Path) -> None:
+    read = policy(
+        tmp_path,
+        """
+        [prices]
+        currency = "EUR"
+        [prices.default]
+        device_second = 0.000_1
+        [prices."m:1b"]
+        prompt_million = 0.3
+        cached_million = "0.030000001"
+        output_million = 2
+        """,
+    ).prices
+    assert read.currency == "EUR"
+    assert read.of("m:1b") == Price(0, 300_000_000, 30_000_001, 2_000_000_000)
+    assert read.of("tuned", "m:1b") == read.of("m:1b")  # an adapter costs what its model does
+    assert read.of("other") == Price(device_second=100_000)
+    assert Prices().of("other") == Price()
 
 
 def test_a_hash_never_reaches_a_message_when_it_is_a_key(tmp_path: Path) -> None:

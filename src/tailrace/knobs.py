@@ -5,21 +5,28 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import field
+from decimal import Decimal
 from typing import Any
 
 from tailrace.frozen import frozen
 
-_KINDS = {"bytes": "a size such as 4GiB, 512MB or 1048576", "seconds": "a time such as 30, 2.5s, 500ms or 1m"}
+_KINDS = {
+    "bytes": "a size such as 4GiB, 512MB or 1048576",
+    "seconds": "a time such as 30, 2.5s, 500ms or 1m",
+    "price": "an amount of money such as 0.25, of at most 9 decimals and at most 1000000",
+}
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _SIZES = {"": 1.0, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _TIMES = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MOST = 2**53  # of whole numbers: beyond it a float, and so Redis and JSON, would round
+_PRICE_DECIMALS, _MOST_PRICE = 9, 10**15  # a price is kept in whole billionths
 _SCALES = {"bytes": _SIZES, "seconds": _TIMES}
 
 
 @frozen
 class Rule:
-    """What a setting means and accepts. `unit` is "bytes", "seconds", "key", "url" or nothing; bounds are inclusive."""
+    """What a setting means and accepts. `unit` is "bytes", "seconds", "price", "key", "url" or nothing; bounds are
+    inclusive."""
 
     help: str
     choices: tuple[str, ...] = ()
@@ -66,12 +73,12 @@ def convert(raw: object, kind: object, rule: Rule) -> object:
         return _BOOLS.get(str(raw).lower())
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         return None
+    if rule.unit == "price":
+        return _billionths(str(raw))
     number = _number(raw, rule.unit) if isinstance(raw, str) else float(raw)
-    if not math.isfinite(number):
+    if not math.isfinite(number) or (kind is int and (number != int(number) or number > _MOST)):
         return None
-    if kind is float:
-        return number
-    return int(number) if number == int(number) and number <= _MOST else None
+    return int(number) if kind is int else number
 
 
 def _number(text: str, unit: str) -> float:
@@ -86,6 +93,20 @@ def _number(text: str, unit: str) -> float:
     if suffix not in scales:
         raise ValueError(text)
     return amount * scales[suffix]
+
+
+def _billionths(text: str) -> int | None:
+    """Exactly what is written: a float's shortest text is what its author wrote. None for what has no such number."""
+    try:
+        amount = Decimal(text).scaleb(_PRICE_DECIMALS)
+        return int(amount) if 0 <= amount <= _MOST_PRICE and amount == amount.to_integral_value() else None
+    except ArithmeticError:
+        return None
+
+
+def price_text(billionths: object) -> str:
+    """As it is written in the file."""
+    return f"{Decimal(str(billionths)).scaleb(-_PRICE_DECIMALS).normalize():f}"
 
 
 def without_password(url: str) -> str:

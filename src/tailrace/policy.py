@@ -1,4 +1,4 @@
-"""Who may ask for what: the tables of the settings file about tenants, keys, limits, classes and rules.
+"""Who may ask for what: the tables of the settings file about tenants, keys, limits, prices, classes and rules.
 
 Data only, checked when it is read: unknown names, wrong types and contradictions are ConfigErrors that name the place.
 What the numbers mean for a request is decided in `control`.
@@ -21,9 +21,10 @@ from tailrace.knobs import Rule, convert, knob
 
 SCOPES = ("inference", "admin")
 PRIORITIES = ("high", "normal", "background")  # names of the bands, first served first
-DEFAULT_TENANT = "default"
+DEFAULT_TENANT = DEFAULT_PRICE = "default"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PLAIN_KEY = re.compile(r"key-[0-9a-f]{8}")  # what those of --api-key are called
+_CURRENCY = re.compile(r"[^\W\d_]{1,12}|[€$£¥]")
 _HASH = re.compile(r"sha256:(?:([0-9a-zA-Z_-]{1,64}):)?([0-9a-f]{64})")
 
 _MOST = 10**12  # of a limit: more than any machine could do
@@ -52,6 +53,8 @@ class Quota:
     device_seconds_per_minute: float = knob(0.0, "standard device-seconds", low=0, high=_SECONDS)
     concurrency: int = knob(0, "sequences at once: n = 4 counts four", low=0, high=_MOST)
     budget_device_seconds: float = knob(0.0, "standard device-seconds altogether; never refills", low=0, high=_SECONDS)
+    money_per_day: float = knob(0.0, "money a day of UTC, by the prices", low=0, high=_SECONDS)
+    money_per_month: float = knob(0.0, "money a calendar month of UTC, by the prices", low=0, high=_SECONDS)
     max_context: int = knob(0, "tokens of prompt and answer together", low=0, high=_MOST)
     max_output: int = knob(0, "tokens of one answer; more is lowered to it", low=0, high=_MOST)
 
@@ -135,13 +138,39 @@ class ClassPolicies:
 
 
 @frozen
+class Price:
+    """What requests for a model cost, in whole billionths of the currency's unit."""
+
+    device_second: int = knob(0, "of a standard device-second", unit="price")
+    prompt_million: int = knob(0, "of a million prompt tokens, without the cached ones", unit="price")
+    cached_million: int = knob(0, "of a million prompt tokens that the prefix cache had", unit="price")
+    output_million: int = knob(0, "of a million generated tokens", unit="price")
+
+
+_FREE = Price()
+
+
+@frozen
+class Prices:
+    """By model. What is not in the table costs as `default`, or nothing."""
+
+    currency: str = knob("USD", "what amounts of money are called")
+    models: Mapping[str, Price] = field(default_factory=dict)
+
+    def of(self, *names: str) -> Price:
+        """Of the first of these models that has a price."""
+        return next((self.models[name] for name in (*names, DEFAULT_PRICE) if name in self.models), _FREE)
+
+
+@frozen
 class Policy:
     tenants: tuple[TenantPolicy, ...] = ()
     classes: ClassPolicies = field(default_factory=ClassPolicies)
     rules: tuple[ClassRule, ...] = ()
+    prices: Prices = field(default_factory=Prices)
 
 
-TABLES = frozenset(("tenants", "classes", "rules"))
+TABLES = frozenset(("tenants", "classes", "rules", "prices"))
 
 
 def read_policy(tree: Mapping[str, object], origin: str) -> Policy:
@@ -183,7 +212,8 @@ def _value(item: Field[Any], kind: Any, raw: object, place: tuple[str, str]) -> 
         return _moment(raw, place)
     inner = get_args(kind)[0] if get_args(kind) else None
     if hasattr(kind, "__dataclass_fields__"):
-        return read(kind, raw, where, origin, None if item.default is MISSING else item.default)
+        base = None if item.default is MISSING else item.default
+        return _prices(raw, place) if kind is Prices else read(kind, raw, where, origin, base)
     if inner is not None and hasattr(inner, "__dataclass_fields__"):
         return tuple(read(inner, each, f"{where}[{i}]", origin) for i, each in enumerate(_items(raw, place)))
     if kind == tuple[str, ...]:
@@ -202,6 +232,23 @@ def _plain(kind: object, raw: object, rule: Rule, place: tuple[str, str]) -> obj
         where, origin = place
         raise ConfigError(f"{where} = {raw!r} ({origin}): accepted is {rule.accepts(kind)}", param=where)
     return value
+
+
+def _prices(raw: object, place: tuple[str, str]) -> Prices:
+    """Every table in it is a model's."""
+    where, origin = place
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"{where} ({origin}) must be a table", param=where)
+    tables = dict(raw)
+    own = {"currency": tables.pop("currency")} if "currency" in tables else {}
+    prices = read(Prices, own, where, origin)
+    if not _CURRENCY.fullmatch(prices.currency):
+        raise ConfigError(
+            f"{where}.currency = {prices.currency!r} ({origin}): accepted is a name of at most 12 letters",
+            param=f"{where}.currency",
+        )
+    models = {name: read(Price, table, _join(where, name), origin) for name, table in tables.items()}
+    return replace(prices, models=models)
 
 
 def _items(raw: object, place: tuple[str, str]) -> list[object]:
@@ -245,6 +292,7 @@ def _check(policy: Policy, origin: str) -> None:
             )
     if len(set(hashes)) < len(hashes):
         raise ConfigError(f"two keys ({origin}) have the same hash: a key belongs to one tenant", param="hash")
+    _check_budgets(policy, origin)
     names = {tenant.name for tenant in policy.tenants} | {DEFAULT_TENANT}
     keys = {key.name for tenant in policy.tenants for key in tenant.keys}
     for rule in policy.rules:
@@ -252,6 +300,17 @@ def _check(policy: Policy, origin: str) -> None:
             raise ConfigError(f"a rule ({origin}) names the key {rule.key}, which is not there", param="rules")
         if rule.tenant and rule.tenant not in names:
             raise ConfigError(f"a rule ({origin}) names the tenant {rule.tenant}, which is not there", param="rules")
+
+
+def _check_budgets(policy: Policy, origin: str) -> None:
+    limits = {f"tenant {tenant.name}": tenant.limits for tenant in policy.tenants}
+    limits |= {f"key {key.name} of tenant {t.name}": key.limits for t in policy.tenants for key in t.keys}
+    for whose, quota in limits.items():
+        if (quota.money_per_day or quota.money_per_month) and not policy.prices.models:
+            raise ConfigError(
+                f"{whose} ({origin}) has a budget of money and nothing has a price: add a table [prices.default]",
+                param="prices",
+            )
 
 
 def _unique(names: list[str], what: str, origin: str) -> None:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from tailrace.cli.output import console
 from tailrace.cli.tables import table_rows
 from tailrace.config import Loaded
-from tailrace.knobs import Rule, without_password
+from tailrace.knobs import Rule, price_text, without_password
 from tailrace.units import human_bytes
 
 
@@ -35,6 +35,8 @@ def shown(rule: Rule, value: object) -> str:
         value = without_password(str(value))
     if rule.unit == "bytes" and isinstance(value, int) and value:
         return human_bytes(value)
+    if rule.unit == "price":
+        return price_text(value)
     if rule.unit == "seconds":
         return f"{value:g} s"
     if isinstance(value, bool):

@@ -55,7 +55,7 @@ def _divide_models(given: dict[str, Any]) -> None:
 
 def loaded_settings(command: Command) -> Command:
     """All sections' flags: for the commands that run a server, or explain one."""
-    return setting_flags("engine", "control", "api")(command)
+    return setting_flags("engine", "control", "api", "data")(command)
 
 
 def option_parameters(options: type) -> list[inspect.Parameter]:
@@ -80,7 +80,7 @@ def sign(command: Callable[..., Any], parameters: list[inspect.Parameter]) -> No
 
 
 def _config_option() -> inspect.Parameter:
-    help = "TOML file with the sections [engine], [control] and [api]"
+    help = "TOML file with the sections [engine], [control], [api] and [data]"
     return _keyword("config", str | None, typer.Option(None, "--config", metavar="FILE", help=help))
 
 

@@ -1,4 +1,4 @@
-"""The tables of the settings - tenants, classes, rules - as rows like those of the knobs, named as errors name them."""
+"""The tables of the settings - tenants, classes, rules, prices - as rows like those of the knobs, named as in errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def _rows(table: Any, given: Mapping[str, Any], where: str, file: str) -> Iterat
     for each in fields(table):
         key = each.metadata.get("key", each.name)
         name, value = f"{where}.{key}" if where else key, getattr(table, each.name)
-        if is_dataclass(value):
+        if isinstance(value, Mapping):  # of prices, which stand beside the currency
+            for model, price in value.items():
+                yield from _rows(price, given[model], f"{where}.{model}", file)
+        elif is_dataclass(value):
             yield from _rows(value, given.get(key, {}), name, file)
         elif isinstance(value, tuple) and value and is_dataclass(value[0]):
             for place, (item, stated) in enumerate(zip(value, given[key], strict=True)):

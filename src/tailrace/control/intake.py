@@ -15,7 +15,7 @@ from tailrace.control.tenants import ANONYMOUS, Tenants
 from tailrace.control.ticket import Ticket
 from tailrace.errors import Forbidden
 from tailrace.frozen import frozen
-from tailrace.policy import RequestClass
+from tailrace.policy import Price, RequestClass
 from tailrace.types import GenerateRequest, Traits
 from tailrace.units import length_bucket
 
@@ -33,12 +33,13 @@ class Caller:
 
 @frozen
 class Prepared:
-    """A request ready for a decision. `because`: why it has its class."""
+    """A request ready for a decision. `because`: why it has its class; `price`: of its model."""
 
     request: GenerateRequest
     ticket: Ticket
     kind: AnswerKind
     because: str
+    price: Price
 
 
 class Intake:
@@ -74,7 +75,8 @@ class Intake:
             share_group=self._groups.setdefault((name, kind.request_class), len(self._groups)),
             estimate=expected,
         )
-        return Prepared(request, ticket, answers, kind.reason)
+        price = self._tenants.policy.prices.of(request.model, request.base_model)
+        return Prepared(request, ticket, answers, kind.reason, price)
 
     def _classify(self, request: GenerateRequest, caller: Caller, expected: Estimate) -> Kind:
         principal = caller.principal

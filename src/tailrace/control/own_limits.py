@@ -16,7 +16,9 @@ from tailrace.control.keys import Principal
 from tailrace.control.limits.base import NOTHING, Account, Amounts, Ask, Kind, LimitStore, Outcome, caps
 from tailrace.control.limits.limiter import Hold, Limiter, device_us
 from tailrace.control.limits.refusal import limit_name, limit_refusal
+from tailrace.control.prices import Counts, cost
 from tailrace.control.tenants import Tenants
+from tailrace.errors import TailraceError
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.policy import Quota, TenantPolicy
@@ -87,7 +89,11 @@ class OwnLimits:
             self.forget(run)
             granted()
 
-        self.limiter.wait(run.hold, turn)
+        def spent() -> None:
+            self._metrics.rejected(limit_name(run.hold.outcome))
+            run.fail(self._refusal(run.hold.outcome))
+
+        self.limiter.wait(run.hold, turn, spent)
 
     def forget(self, run: Run) -> None:
         """It waits no more, for whatever reason."""
@@ -106,7 +112,7 @@ class OwnLimits:
             hold.ask = replace(hold.ask, force=force)
             want = hold.ask.learned.sequences
             if not force and 0 < caps.sequences < want:  # it would stand in everybody's way until its time is over
-                run.fail(limit_refusal(Outcome(Kind.NEVER, "sequences", tenant, None, want, caps.sequences), None))
+                run.fail(self._refusal(Outcome(Kind.NEVER, "sequences", tenant, None, want, caps.sequences)))
         self.limiter.poke()
 
     async def close(self) -> None:
@@ -125,7 +131,9 @@ class OwnLimits:
         expected = each.ticket.estimate
         output = round(expected.output_q80 * expected.sequences)
         device = device_us(expected.seconds)
-        learned = Amounts(0, 0, output, device, expected.sequences, device)
+        counts = Counts(device, expected.uncached_tokens, expected.prompt_tokens - expected.uncached_tokens, output)
+        money = cost(each.price, counts)
+        learned = Amounts(0, 0, output, device, expected.sequences, device, money, money)
         exact = Amounts(int(first), expected.prompt_tokens)
         return Ask(exact, learned, force=self._tenants[tenant].mode == "shadow")
 
@@ -142,10 +150,15 @@ class OwnLimits:
             self._metrics.limited(name)
         else:
             self._metrics.rejected(name)
-            raise limit_refusal(outcome, outcome.wait)
+            raise self._refusal(outcome)
 
     def _expired(self, name: str) -> None:
         run = self._waiting[name]
         outcome = run.hold.outcome
         self._metrics.rejected(limit_name(outcome) or "limit")
-        run.fail(limit_refusal(outcome, outcome.wait if outcome.wait is not None else 1.0))
+        run.fail(self._refusal(outcome, outcome.wait if outcome.wait is not None else 1.0))
+
+    def _refusal(self, outcome: Outcome, retry_after: float | None = None) -> TailraceError:
+        """`retry_after`: instead of the outcome's own wait."""
+        wait = outcome.wait if retry_after is None else retry_after
+        return limit_refusal(outcome, wait, self._tenants.policy.prices.currency, self._clock.wall())

@@ -11,6 +11,7 @@ from tailrace.control.foresight import Prediction
 from tailrace.control.intake import Prepared
 from tailrace.control.limits.base import Amounts
 from tailrace.control.limits.limiter import Hold, device_us
+from tailrace.control.prices import Counts, cost
 from tailrace.errors import InternalError, TailraceError, Unavailable
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.types import EngineFacts, FinishReason, TokenEvent
@@ -31,6 +32,7 @@ class Run:
         self.request = request = prepared.request
         self.ticket = ticket = prepared.ticket
         self.kind = prepared.kind
+        self.price = prepared.price
         self.hold = hold
         hold.measure = self.spent
         self.scopes: tuple[str, ...] = ()  # where it counts as waiting
@@ -102,7 +104,14 @@ class Run:
         if seconds is None:
             seconds = self._prefill_spent() + self.token_seconds * max(self.generated - self.sequences, 0)
         device = device_us(seconds)
-        return Amounts(self.hold.ask.exact.requests, self.prompt_tokens, self.generated, device, 0, device)
+        money = cost(self.price, self._counts(device))
+        requests, prompt = self.hold.ask.exact.requests, self.prompt_tokens
+        return Amounts(requests, prompt, self.generated, device, 0, device, money, money)
+
+    def _counts(self, device: int) -> Counts:
+        """What was cached is as expected until the backend has said."""
+        uncached = self.prompt_tokens - self.cached_tokens if self.prefilled_tokens else self.ticket.estimate.uncached_tokens
+        return Counts(device, uncached, self.prompt_tokens - uncached, self.generated)
 
     def _prefill_spent(self) -> float:
         """All of it once a token is there; before, what a prompt can have taken in that time."""

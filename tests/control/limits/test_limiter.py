@@ -26,7 +26,7 @@ class Desk:
         exact = Amounts(asked.requests, asked.prompt_tokens)
         hold, outcome = await self.limiter.reserve((self.account,), Ask(exact, asked.minus(exact)))
         if outcome.kind is Kind.PARTIAL:
-            self.limiter.wait(hold, lambda: self.order.append(name))
+            self.limiter.wait(hold, lambda: self.order.append(name), lambda: self.order.append(f"not {name}"))
         return hold
 
     async def held(self) -> Amounts:
@@ -136,7 +136,7 @@ async def test_a_settling_that_failed_is_tried_again(monkeypatch: pytest.MonkeyP
     store.failures = 3
     hold.settle(Amounts(requests=1))
     await limiter.close()
-    assert await store.standing(account) == (NOTHING, (1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    assert await store.standing(account) == (NOTHING, (1.0, *[0.0] * 7))
 
 
 async def test_a_stop_does_not_wait_for_a_store_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tailrace.clock import ManualClock
 from tailrace.control.limits.base import NOTHING, Account, Amounts, Ask, Change, Kind, Outcome
 from tailrace.control.limits.memory import MemoryLimits
-from tests.control.limits.programs import CAPS, EXACTS, LEARNED, SECONDS, Model
+from tests.control.limits.programs import CAPS, COUNTERS, EXACTS, LEARNED, SECONDS, WALL, Model
 
 LEASE = 30.0
 
@@ -32,7 +32,7 @@ class Program(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = ManualClock()
+        self.clock = ManualClock(wall=WALL)
         self.store = MemoryLimits(self.clock, LEASE)
         self.serial = 0
         self.partial: dict[str, Ask] = {}
@@ -48,7 +48,7 @@ class Program(RuleBasedStateMachine):
         self.serial += 1
         name, ask = f"h{self.serial}", Ask(exact, learned, line, force == 0)
         outcome: Outcome = run(self.store.reserve(name, self.accounts, ask))
-        expected = max(model.expected(ask, range(6)) for model in self.models)
+        expected = max(model.expected(ask, COUNTERS) for model in self.models)
         if expected is Kind.GRANTED and line and any(learned):
             expected = Kind.PARTIAL
         assert outcome.kind is expected  # nothing is wasted, and nothing is let in that does not fit
@@ -71,7 +71,7 @@ class Program(RuleBasedStateMachine):
         for model in self.models:
             if name not in model.holds:  # its lease ended: it takes its exact part again
                 model.take(name, ask.exact)
-        expected = max(model.expected(ask, range(2, 6)) for model in self.models)
+        expected = max(model.expected(ask, COUNTERS[2:]) for model in self.models)
         outcome: Outcome = run(self.store.grow(name, self.accounts, ask))
         assert outcome.kind is expected
         for model in self.models:
@@ -86,7 +86,7 @@ class Program(RuleBasedStateMachine):
         """Also more than what is held; also after the lease."""
         name = list(self.spent)[pick % len(self.spent)]
         known = self.spent[name]
-        spent = known.plus(Amounts(1 - min(known.requests, 1), 0, output, device, 0, device))
+        spent = known.plus(Amounts(1 - min(known.requests, 1), 0, output, device, 0, device, output, output))
         extra = Amounts(output_tokens=output // 3)
         for model in self.models:
             if name not in model.holds:
@@ -112,7 +112,7 @@ class Program(RuleBasedStateMachine):
     def counters_are_the_sum_of_what_happened(self) -> None:
         for account, model in zip(getattr(self, "accounts", ()), getattr(self, "models", ()), strict=True):
             held, level = run(self.store.standing(account))
-            for c in range(6):
+            for c in COUNTERS:
                 assert held[c] == model.held(c)
                 if account.caps[c]:
                     assert level[c] == pytest.approx(model.level[c], abs=1e-3)

@@ -21,7 +21,7 @@ from tailrace.control.limits.limiter import Limiter
 from tailrace.control.limits.memory import MemoryLimits
 from tailrace.control.limits.redis import RedisLimits
 from tailrace.errors import ConfigError, Unavailable
-from tests.control.limits.programs import CAPS, EXACTS, LEARNED, SECONDS
+from tests.control.limits.programs import CAPS, EXACTS, LEARNED, SECONDS, WALL
 from tests.redis_server import needs_redis, redis_server
 
 pytestmark = needs_redis
@@ -80,7 +80,7 @@ class Pair:
 
     def __init__(self, redis: TimedLimits, accounts: tuple[Account, ...]) -> None:
         self.redis, self.accounts = redis, accounts
-        self.clock = ManualClock(now=1000.0)
+        self.clock = ManualClock(now=WALL, wall=WALL)
         self.memory = MemoryLimits(self.clock, LEASE)
         self.asks: list[Ask] = []
         self.spent: list[Amounts] = []

@@ -5,6 +5,9 @@ Every limit of an account is a counter with two parts: `level`, what was spent a
 holds one minute's worth. When a hold is granted, level + held is within the limit. Spending beyond a hold is taken all
 the same; what exceeds the limit then is debt that has to be forgiven before anything new is let in.
 
+A budget's level never falls. That of money begins anew with each calendar day or month of UTC; a request counts, with
+its whole price, in the one in which it ends.
+
 Three kinds of amounts. *Exact* ones (requests, prompt tokens) are known at the door: what does not fit is refused.
 *Learned* ones (output tokens, device-seconds) are expectations: while only the holds of others stand in the way, the
 request waits, because they will mostly settle for less. *Sequences* are given back, so for them a request waits too.
@@ -16,10 +19,11 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from tailrace.control.limits.windows import Window
 from tailrace.frozen import frozen
 from tailrace.policy import Quota
 
-MICRO = 1_000_000  # device time is counted in whole microseconds
+MICRO = 1_000_000  # device time is counted in whole microseconds, money in whole millionths
 
 
 class Amounts(NamedTuple):
@@ -31,6 +35,8 @@ class Amounts(NamedTuple):
     device_us: int = 0
     sequences: int = 0
     budget_us: int = 0  # device time again, against a budget that never refills
+    money_day: int = 0
+    money_month: int = 0  # the same money again
 
     def plus(self, other: Amounts) -> Amounts:
         return Amounts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -42,7 +48,9 @@ class Amounts(NamedTuple):
 NOTHING = Amounts()
 EXACT = frozenset((0, 1))
 RATES = frozenset((0, 1, 2, 3))
-SEQUENCES, BUDGET = 4, 5
+SEQUENCES = 4
+BUDGETS = frozenset((5, 6, 7))
+WINDOWS = {6: Window.DAY, 7: Window.MONTH}  # the budgets that begin anew
 PER_MINUTE = 60.0
 PROMISES = 10  # minutes: who only hammers is not told ever later times
 TOLERANCE = 1e-6  # of a token: who comes back when told must not fail by a rounding error
@@ -62,13 +70,14 @@ class Kind(IntEnum):
     GRANTED = 0
     PARTIAL = 1  # the exact part is held; the rest has to wait
     OVER = 2  # over the limit now
-    EXHAUSTED = 3  # a budget is spent: it never refills
+    EXHAUSTED = 3  # a budget is spent
     NEVER = 4  # more than the whole limit
 
 
 @frozen
 class Outcome:
-    """`wait`: seconds until it would fit if nothing but time helped; None where time does not help."""
+    """`wait`: seconds until it would fit if nothing but time helped, or until a spent budget begins anew; None where
+    time does not help."""
 
     kind: Kind
     counter: str = ""
@@ -76,6 +85,7 @@ class Outcome:
     wait: float | None = None
     value: float = 0.0  # level and holds as they stand
     cap: float = 0.0
+    held: int = 0  # of the value
 
 
 @frozen
@@ -132,9 +142,11 @@ def caps(quota: Quota) -> Amounts:
         _micros(quota.device_seconds_per_minute),
         quota.concurrency,
         _micros(quota.budget_device_seconds),
+        _micros(quota.money_per_day),
+        _micros(quota.money_per_month),
     )
 
 
-def _micros(seconds: float) -> int:
+def _micros(amount: float) -> int:
     """A limit so small that it rounds to nothing must not become none at all."""
-    return max(round(seconds * MICRO), 1) if seconds else 0
+    return max(round(amount * MICRO), 1) if amount else 0

@@ -95,7 +95,7 @@ class Hold:
 
 class _Line:
     def __init__(self) -> None:
-        self.waiting: deque[tuple[Hold, Callable[[], None]]] = deque()
+        self.waiting: deque[tuple[Hold, Callable[[], None], Callable[[], None]]] = deque()
         self.moved = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -113,7 +113,7 @@ class Limiter:
     @property
     def waiting(self) -> int:
         """Requests that wait for limits."""
-        return sum(not hold.closed for line in self._lines.values() for hold, _ in line.waiting)
+        return sum(not hold.closed for line in self._lines.values() for hold, *_ in line.waiting)
 
     async def reserve(self, accounts: Sequence[Account], ask: Ask) -> tuple[Hold, Outcome]:
         """OVER, EXHAUSTED and NEVER hold nothing (unless forced); PARTIAL has to `wait`. Raises Unavailable when the
@@ -133,10 +133,11 @@ class Limiter:
         self._keep_renewing()
         return hold, outcome
 
-    def wait(self, hold: Hold, granted: Callable[[], None]) -> None:
-        """Behind all others of its tenant and key; `granted` is called once, when its turn has come and it fits."""
+    def wait(self, hold: Hold, granted: Callable[[], None], refused: Callable[[], None]) -> None:
+        """Behind all others of its tenant and key. One of the two is called, once: when its turn has come and it fits,
+        or when a budget has been spent meanwhile."""
         line = self._lines.setdefault(_key(hold.accounts), _Line())
-        line.waiting.append((hold, granted))
+        line.waiting.append((hold, granted, refused))
         if line.task is None:
             line.task = asyncio.create_task(self._serve(_key(hold.accounts), line))
 
@@ -180,19 +181,20 @@ class Limiter:
             return Outcome(Kind.GRANTED)
 
     async def _serve(self, key: tuple[str, ...], line: _Line) -> None:
-        """Let the first of a line in when it fits, then the next."""
+        """Let the first of a line in when it fits, or tell it that it never will; then the next."""
         try:
             while line.waiting:
-                hold, granted = line.waiting[0]
+                hold, granted, refused = line.waiting[0]
                 line.moved.clear()
                 pause = 0.0 if hold.closed else await self._grow(hold)
-                if pause is not None and not hold.closed:
+                spent = pause is not None and hold.outcome.kind is Kind.EXHAUSTED
+                if pause is not None and not (spent or hold.closed):
                     await _until(line.moved, pause)
                     continue
                 line.waiting.popleft()
                 if not hold.closed:
-                    hold.granted = True
-                    granted()
+                    hold.granted = not spent
+                    (refused if spent else granted)()
         finally:
             self._lines.pop(key, None)
 

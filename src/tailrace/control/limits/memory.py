@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tailrace.clock import Clock
 from tailrace.control.limits.base import (
-    BUDGET,
+    BUDGETS,
     EXACT,
+    NOTHING,
     PER_MINUTE,
     PROMISES,
     RATES,
     SEQUENCES,
     TOLERANCE,
+    WINDOWS,
     Account,
     Amounts,
     Ask,
@@ -29,12 +31,15 @@ _MEMORY = 60.0  # seconds for which an ended hold is known to have ended
 
 @dataclass(slots=True)
 class _Counters:
-    """Of one account. `promised`: what callers have been told to come back for; it leaks like the level."""
+    """Of one account. `promised`: what callers have been told to come back for; it leaks like the level. `open`: what
+    live holds have spent, which is where a level begins anew; `ends`: when that will be."""
 
     at: float
     level: list[float] = field(default_factory=lambda: [0.0] * _SIZE)
     held: list[int] = field(default_factory=lambda: [0] * _SIZE)
     promised: list[float] = field(default_factory=lambda: [0.0] * _SIZE)
+    open: list[int] = field(default_factory=lambda: [0] * _SIZE)
+    ends: dict[int, float] = field(default_factory=lambda: dict.fromkeys(WINDOWS, 0.0))
 
     def leak(self, caps: Amounts, now: float) -> None:
         passed = max(now - self.at, 0.0)
@@ -43,6 +48,13 @@ class _Counters:
             fallen = caps[c] / PER_MINUTE * passed
             self.level[c] = max(self.level[c] - fallen, 0.0)
             self.promised[c] = max(self.promised[c] - fallen, 0.0)
+
+    def turn(self, wall: float) -> None:
+        """Begin the windows that have begun."""
+        for c, end in self.ends.items():
+            if wall >= end:
+                self.level[c] = float(self.open[c])
+                self.ends[c] = WINDOWS[c].end(wall)
 
 
 @dataclass(slots=True)
@@ -96,14 +108,14 @@ class MemoryLimits:
             return
         record = self._holds.get(hold)
         if record is None:
-            record = self._put(hold, accounts)
-            record.spent = change.known
+            record = self._put(hold, accounts, change.known)
         delta = change.spent.minus(record.spent)
         record.spent = change.spent
+        self._open(record, delta)
         for account in accounts:
             self._settle(account, record.held[account.name], delta, change)
         if change.done:
-            del self._holds[hold]
+            self._open(self._holds.pop(hold), NOTHING.minus(change.spent))
             self._ended[hold] = self._clock.now()
         else:
             self._renew(hold)
@@ -116,20 +128,30 @@ class MemoryLimits:
     async def close(self) -> None:
         pass
 
+    def recall(self, account: Account, spent: Mapping[int, int]) -> None:
+        """What requests that have ended spent in the present windows, by counter: its level is at least that."""
+        self._catch_up((account,))
+        counters = self._accounts[account.name]
+        for c, amount in spent.items():
+            counters.level[c] = max(counters.level[c], amount + counters.open[c])
+
     # --- inside
 
     def _catch_up(self, accounts: Iterable[Account]) -> None:
-        """Let levels fall until now, and free what nobody has renewed."""
-        now = self._clock.now()
-        for account in accounts:
-            self._accounts.setdefault(account.name, _Counters(now)).leak(account.caps, now)
+        """Free what nobody has renewed, and let levels fall until now."""
+        now, wall = self._clock.now(), self._clock.wall()
         while self._holds and (first := next(iter(self._holds.values()))).expires <= now:
             self._holds.popitem(last=False)
+            self._open(first, NOTHING.minus(first.spent))
             for name, held in first.held.items():
                 for c in range(_SIZE):
                     self._accounts[name].held[c] -= held[c]
         while self._ended and next(iter(self._ended.values())) <= now - _MEMORY:
             self._ended.popitem(last=False)
+        for account in accounts:
+            counters = self._accounts.setdefault(account.name, _Counters(now))
+            counters.leak(account.caps, now)
+            counters.turn(wall)
 
     def _worst(self, accounts: Sequence[Account], ask: Ask, counters: Iterable[int]) -> Outcome:
         worst = Outcome(Kind.GRANTED)
@@ -150,7 +172,10 @@ class MemoryLimits:
             kind, wait = _sequences(counters, cap, ask.learned[c])
         else:
             kind, wait = _learned(counters, c, cap, ask.learned[c])
-        return Outcome(kind, Amounts._fields[c], account.name, wait, counters.level[c] + counters.held[c], cap)
+        if kind is Kind.EXHAUSTED and c in WINDOWS:
+            wait = counters.ends[c] - self._clock.wall()
+        held = counters.held[c]
+        return Outcome(kind, Amounts._fields[c], account.name, wait, counters.level[c] + held, cap, held)
 
     def _promise(self, outcome: Outcome, accounts: Sequence[Account], ask: Ask) -> None:
         """The next caller that is refused is told to come after this one."""
@@ -161,10 +186,17 @@ class MemoryLimits:
             promised = self._accounts[outcome.account].promised
             promised[c] = min(promised[c] + amount, PROMISES * cap)
 
-    def _put(self, hold: str, accounts: Sequence[Account]) -> _Record:
+    def _put(self, hold: str, accounts: Sequence[Account], spent: Amounts = NOTHING) -> _Record:
         empty = {account.name: [0] * _SIZE for account in accounts}
-        record = self._holds[hold] = _Record(self._clock.now() + self.lease, Amounts(), empty)
+        record = self._holds[hold] = _Record(self._clock.now() + self.lease, spent, empty)
+        self._open(record, spent)
         return record
+
+    def _open(self, record: _Record, spent: Amounts) -> None:
+        """Live holds have spent so much more; an ended one takes its part away again."""
+        for name in record.held:
+            for c in WINDOWS:
+                self._accounts[name].open[c] += spent[c]
 
     def _take(self, record: _Record, accounts: Sequence[Account], amounts: Amounts) -> None:
         for account in accounts:
@@ -212,10 +244,10 @@ def _learned(counters: _Counters, c: int, cap: int, amount: int) -> tuple[Kind, 
     if not want:
         return Kind.GRANTED, None
     if level >= cap:
-        return (Kind.EXHAUSTED, None) if c == BUDGET else (Kind.OVER, (level - cap + 1 + counters.promised[c]) / rate)
+        return (Kind.EXHAUSTED, None) if c in BUDGETS else (Kind.OVER, (level - cap + 1 + counters.promised[c]) / rate)
     if over <= TOLERANCE:
         return Kind.GRANTED, None
-    return Kind.PARTIAL, None if c == BUDGET else over / rate
+    return Kind.PARTIAL, None if c in BUDGETS else over / rate
 
 
 def _limited(account: Account) -> Iterable[int]:
@@ -226,6 +258,6 @@ def _wanted(amount: int, c: int, cap: int, level: float) -> int:
     """What is held of an expectation: never more than there could ever be room for, or it would wait for ever."""
     if c == SEQUENCES:
         return amount
-    if c == BUDGET:
+    if c in BUDGETS:
         return min(amount, max(int(cap - level), 1))
     return min(amount, cap)

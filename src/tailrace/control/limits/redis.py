@@ -142,4 +142,5 @@ def _outcome(answer: Sequence[Any], accounts: Sequence[Account]) -> Outcome:
         None if wait < 0 else wait / MICRO,
         value,
         cap,
+        int(answer[6]),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tailrace.control.limits.base import Kind, Outcome
+from datetime import UTC, datetime
+
+from tailrace.control.limits.base import MICRO, Kind, Outcome
 from tailrace.errors import BudgetExhausted, InvalidRequest, RateLimited, TailraceError
 
 _NAMES = {
@@ -12,6 +14,8 @@ _NAMES = {
     "device_us": "device_seconds_per_minute",
     "sequences": "concurrency",
     "budget_us": "budget_device_seconds",
+    "money_day": "money_per_day",
+    "money_month": "money_per_month",
 }
 
 
@@ -20,21 +24,60 @@ def limit_name(outcome: Outcome) -> str:
     return _NAMES.get(outcome.counter, outcome.counter)
 
 
-def limit_refusal(outcome: Outcome, retry_after: float | None) -> TailraceError:
-    name, scale = limit_name(outcome), 1e6 if outcome.counter.endswith("_us") else 1.0
+def limit_refusal(outcome: Outcome, wait: float | None, currency: str, wall: float) -> TailraceError:
+    """`wait`: seconds after which it may fit; `wall`: the time now."""
+    if outcome.kind is Kind.EXHAUSTED:
+        return _exhausted(outcome, currency, wall)
+    name, scale = limit_name(outcome), scale_of(outcome.counter)
     cap, value = outcome.cap / scale, outcome.value / scale
-    whose = f"of {'key' if '/' in outcome.account else 'tenant'} {outcome.account}"
+    whose = _whose(outcome)
     if outcome.kind is Kind.NEVER:
         error: TailraceError = InvalidRequest(
             f"The request is larger than the limit {name} {whose}, {cap:g}: it could never be let in",
             code="exceeds_limit",
         )
-    elif outcome.kind is Kind.EXHAUSTED:
-        error = BudgetExhausted(f"The budget {whose} is spent: {value:.3f} of {cap:g} device-seconds")
     else:
-        after = "" if retry_after is None else f". Try again after {retry_after:.1f} s"
-        error = RateLimited(
-            f"The limit {name} {whose} is reached: {value:g} of {cap:g}{after}", retry_after=retry_after
-        )
+        after = "" if wait is None else f". Try again after {wait:.1f} s"
+        error = RateLimited(f"The limit {name} {whose} is reached: {value:g} of {cap:g}{after}", retry_after=wait)
     error.detail = {"limit": name, "scope": outcome.account, "value": round(value, 3), "cap": round(cap, 3)}
     return error
+
+
+def scale_of(counter: str) -> int:
+    """How many of what is counted are one of what people read."""
+    return MICRO if counter.endswith("_us") or is_money(counter) else 1
+
+
+def is_money(counter: str) -> bool:
+    return counter.startswith("money_")
+
+
+def utc(moment: float) -> str:
+    """To the second, as in 2027-01-31T00:00:00Z."""
+    return datetime.fromtimestamp(round(moment), UTC).isoformat().replace("+00:00", "Z")
+
+
+def _exhausted(outcome: Outcome, currency: str, wall: float) -> BudgetExhausted:
+    """The exact amounts, and when it begins anew: trying again before does not help."""
+    name, scale = limit_name(outcome), scale_of(outcome.counter)
+    unit = currency if is_money(outcome.counter) else "device-seconds"
+    cap, held = outcome.cap / scale, outcome.held / scale
+    spent = round(outcome.value - outcome.held) / scale
+    renews = None if outcome.wait is None else utc(wall + outcome.wait)
+    error = BudgetExhausted(
+        f"The budget {name} {_whose(outcome)} is spent: {_exact(spent)} of {_exact(cap)} {unit}"
+        + (f", and {_exact(held)} held" if held else "")
+        + ("" if renews is None else f"; it begins anew at {renews}")
+    )
+    amounts = {"value": spent + held, "cap": cap, "spent": spent, "held": held}
+    error.detail = {"limit": name, "scope": outcome.account, **amounts, "unit": unit, "renews_at": renews}
+    return error
+
+
+def _whose(outcome: Outcome) -> str:
+    return f"of {'key' if '/' in outcome.account else 'tenant'} {outcome.account}"
+
+
+def _exact(amount: float) -> str:
+    """All six decimals, without zeros at the end."""
+    return f"{amount:.6f}".rstrip("0").rstrip(".")

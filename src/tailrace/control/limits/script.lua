@@ -2,18 +2,20 @@
 --
 -- KEYS[1]  prefix of everything of the tenant, with its hash tag: {tailrace:NAME}
 -- ARGV     op, hold, lease in microseconds, line (0/1), force (0/1), done (0/1), number of accounts,
---          then per account its name and 6 caps, then two rows of 6 amounts:
+--          then per account its name and 8 caps, then two rows of 8 amounts:
 --          reserve, grow: exact, learned;  change: spent, known, and a third row: extra
 --
 -- PREFIX:leases      sorted set: hold -> when its lease ends (microseconds)
--- PREFIX:hold:ID     hash: a = accounts (names, tab separated), s1..s6 spent, NAME:1..NAME:6 held; or e = 1, ended
--- PREFIX:acct:NAME   hash: t = when levels were brought up to date, l1..l6 level, h1..h6 held, p1..p6 promised
+-- PREFIX:hold:ID     hash: a = accounts (names, tab separated), s1..s8 spent, NAME:1..NAME:8 held; or e = 1, ended
+-- PREFIX:acct:NAME   hash: t = when levels were brought up to date, l1..l8 level, h1..h8 held, p1..p8 promised,
+--                    e7, e8 = when the day and the month end, o7, o8 = what live holds have spent of them
 --
--- Counters: 1 requests, 2 prompt tokens, 3 output tokens, 4 device microseconds, 5 sequences, 6 budget microseconds.
+-- Counters: 1 requests, 2 prompt tokens, 3 output tokens, 4 device microseconds, 5 sequences, 6 budget microseconds,
+--           7 millionths of money in a day of UTC, 8 in a month.
 -- Kinds: 0 granted, 1 partial, 2 over, 3 exhausted, 4 never.
 
-local SIZE, SEQUENCES, BUDGET = 6, 5, 6
-local TOLERANCE, MINUTE, ENDED, PROMISES = 1e-6, 60e6, 60000, 10
+local SIZE, SEQUENCES, BUDGET, MONEY, MONTH = 8, 5, 6, 7, 8
+local TOLERANCE, MINUTE, DAY, ENDED, PROMISES = 1e-6, 60e6, 86400e6, 60000, 10
 local prefix = KEYS[1]
 local op, id, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local line, force, done = ARGV[4] == '1', ARGV[5] == '1', ARGV[6] == '1'
@@ -42,6 +44,24 @@ local function rated(c) return c <= 4 end
 local function whole(x) return string.format('%.0f', x) end
 local function real(x) return string.format('%.17g', x) end
 
+-- When the day or the month of now ends. A year of 365.2425 days from 1 March on has its leap day last.
+local function window_end(c)
+  local day = math.floor(now / DAY)
+  if c == MONEY then return (day + 1) * DAY end
+  local era = math.floor((day + 719468) / 146097)
+  local of_era = day + 719468 - era * 146097
+  local leaps = math.floor(of_era / 1460) - math.floor(of_era / 36524) + math.floor(of_era / 146096)
+  local year = math.floor((of_era - leaps) / 365)
+  local of_year = of_era - (365 * year + math.floor(year / 4) - math.floor(year / 100))
+  local month = math.floor((5 * of_year + 2) / 153)  -- 0 is March; 11, February, ends with the year
+  local following = math.floor((153 * (month + 1) + 2) / 5)
+  if month == 11 then
+    local leap = (year + 1) % 4 == 0 and ((year + 1) % 100 ~= 0 or (year + 1) % 400 == 0)
+    following = leap and 366 or 365
+  end
+  return (day - of_year + following) * DAY
+end
+
 local function free(other)
   local key = prefix .. ':hold:' .. other
   local names = redis.call('HGET', key, 'a')
@@ -50,6 +70,10 @@ local function free(other)
       for c = 1, SIZE do
         local held = tonumber(redis.call('HGET', key, name .. ':' .. c) or '0')
         if held ~= 0 then redis.call('HINCRBY', prefix .. ':acct:' .. name, 'h' .. c, whole(-held)) end
+      end
+      for c = MONEY, MONTH do
+        local spent = tonumber(redis.call('HGET', key, 's' .. c) or '0')
+        if spent ~= 0 then redis.call('HINCRBY', prefix .. ':acct:' .. name, 'o' .. c, whole(-spent)) end
       end
     end
   end
@@ -65,12 +89,17 @@ for _, account in ipairs(accounts) do
   local known = {}
   for i = 1, #flat, 2 do known[flat[i]] = tonumber(flat[i + 1]) end
   local passed = math.max(now - (known.t or now), 0)
-  account.key, account.level, account.held, account.promised = key, {}, {}, {}
+  account.key, account.level, account.held, account.promised, account.open, account.ends = key, {}, {}, {}, {}, {}
   for c = 1, SIZE do
     local fallen = rated(c) and account.caps[c] / MINUTE * passed or 0
     account.level[c] = math.max((known['l' .. c] or 0) - fallen, 0)
     account.promised[c] = math.max((known['p' .. c] or 0) - fallen, 0)
     account.held[c] = known['h' .. c] or 0
+  end
+  for c = MONEY, MONTH do
+    account.open[c] = known['o' .. c] or 0
+    account.ends[c] = known['e' .. c] or 0
+    if now >= account.ends[c] then account.level[c], account.ends[c] = account.open[c], window_end(c) end
   end
 end
 
@@ -82,15 +111,20 @@ local function save()
       table.insert(fields, 'p' .. c); table.insert(fields, real(account.promised[c]))
       table.insert(fields, 'h' .. c); table.insert(fields, whole(account.held[c]))
     end
+    for c = MONEY, MONTH do
+      table.insert(fields, 'o' .. c); table.insert(fields, whole(account.open[c]))
+      table.insert(fields, 'e' .. c); table.insert(fields, whole(account.ends[c]))
+    end
     redis.call('HSET', account.key, unpack(fields))
-    if lasting then redis.call('PERSIST', account.key) else redis.call('EXPIRE', account.key, 172800) end
+    local kept = 2 * DAY + (account.caps[MONTH] > 0 and account.ends[MONTH] - now or 0)
+    if lasting then redis.call('PERSIST', account.key) else redis.call('PEXPIRE', account.key, whole(kept / 1000)) end
   end
 end
 
 -- What is held of an expectation: never more than there could ever be room for, or it would wait for ever.
 local function wanted(amount, c, cap, level)
   if c == SEQUENCES then return amount end
-  if c == BUDGET then return math.min(amount, math.max(math.floor(cap - level), 1)) end
+  if c >= BUDGET then return math.min(amount, math.max(math.floor(cap - level), 1)) end
   return math.min(amount, cap)
 end
 
@@ -111,12 +145,12 @@ local function look(account, c)
     return held + want > cap and 1 or 0, -1
   end
   if want > 0 and level >= cap then
-    if c == BUDGET then return 3, -1 end
+    if c >= BUDGET then return 3, c >= MONEY and account.ends[c] - now or -1 end
     return 2, (level - cap + 1 + account.promised[c]) / rate
   end
   local over = level + held + want - cap
   if want == 0 or over <= TOLERANCE then return 0, -1 end
-  return 1, c == BUDGET and -1 or over / rate
+  return 1, c >= BUDGET and -1 or over / rate
 end
 
 local function worst(from)
@@ -136,12 +170,13 @@ end
 
 local function say(found)
   local account = accounts[found.account]
-  local value, cap = 0, 0
+  local value, cap, held = 0, 0, 0
   if account then
-    value = account.level[found.counter] + account.held[found.counter]
+    held = account.held[found.counter]
+    value = account.level[found.counter] + held
     cap = account.caps[found.counter]
   end
-  return {found.kind, found.counter, found.account, real(found.wait), real(value), whole(cap)}
+  return {found.kind, found.counter, found.account, real(found.wait), real(value), whole(cap), whole(held)}
 end
 
 local function take(amounts)
@@ -165,14 +200,17 @@ local function put(spent)
   table.insert(fields, 'a'); table.insert(fields, table.concat(names, '\t'))
   for c = 1, SIZE do table.insert(fields, 's' .. c); table.insert(fields, whole(spent[c])) end
   redis.call('HSET', hold_key, unpack(fields))
+  for _, account in ipairs(accounts) do
+    for c = MONEY, MONTH do account.open[c] = account.open[c] + spent[c] end
+  end
 end
 
 local function renew()
   redis.call('ZADD', leases, whole(now + lease), id)
 end
 
-local NONE = {0, 0, 0, 0, 0, 0}
-local NOTHING = {0, 0, 0, '-1', '0', '0'}
+local NONE = {0, 0, 0, 0, 0, 0, 0, 0}
+local NOTHING = {0, 0, 0, '-1', '0', '0', '0'}
 
 -- Calls of one gateway may overtake each other: what comes after a hold has ended changes nothing.
 if op ~= 'standing' and redis.call('HEXISTS', hold_key, 'e') == 1 then return NOTHING end
@@ -229,6 +267,7 @@ if op == 'change' then
       if account.caps[c] == 0 then left = math.min(left, held) end
       account.held[c] = account.held[c] + left - held
       if left ~= held then table.insert(fields, field); table.insert(fields, whole(left)) end
+      if c >= MONEY then account.open[c] = account.open[c] + delta - (done and spent[c] or 0) end
     end
   end
   if done then
