@@ -1,4 +1,4 @@
-"""The tables of the settings - tenants, classes, rules, prices - as rows like those of the knobs, named as in errors."""
+"""The tables of the settings - tenants, classes, rules, prices - as rows like the knobs, named as errors name them."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ class Pipeline:
         self.limits.forget(run)
         run.lane.leave(run)
         spent = run.spent()
-        run.device_us = spent.device_us
+        run.device_us, run.cost = spent.device_us, spent.money_day
         run.hold.settle(spent)
         self.metrics.spent(run.ticket.tenant, spent.device_us / MICRO)
         self.device_seconds[run.ticket.tenant] += spent.device_us / MICRO

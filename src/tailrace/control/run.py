@@ -43,6 +43,7 @@ class Run:
         self.device_seconds: float | None = None  # standard, once the backend has said
         self.measured_seconds = 0.0  # its part of what the steps took, once it has said
         self.device_us = 0  # what it was charged for, once it has ended
+        self.cost = 0  # millionths of money that it was charged, once it has ended
         self.kv_blocks = 0  # that it held when it held most
         self.failed = False
         self.expected_length = ticket.estimate.output_mean  # of a choice, and the tokens it had when that was looked up
@@ -110,8 +111,9 @@ class Run:
 
     def _counts(self, device: int) -> Counts:
         """What was cached is as expected until the backend has said."""
-        uncached = self.prompt_tokens - self.cached_tokens if self.prefilled_tokens else self.ticket.estimate.uncached_tokens
-        return Counts(device, uncached, self.prompt_tokens - uncached, self.generated)
+        expected = self.ticket.estimate
+        cached = self.cached_tokens if self.prefilled_tokens else self.prompt_tokens - expected.uncached_tokens
+        return Counts(device, self.prompt_tokens - cached, cached, self.generated)
 
     def _prefill_spent(self) -> float:
         """All of it once a token is there; before, what a prompt can have taken in that time."""

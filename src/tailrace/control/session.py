@@ -15,7 +15,7 @@ from tailrace.types import GenerateRequest, TokenEvent, Usage
 _Item = tuple[int, Sequence[TokenEvent]]
 COUNTS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "preemptions", "recomputed_tokens", "kv_blocks", "device_us",
-    "measured_us",
+    "measured_us", "price",
 )  # fmt: skip
 
 
@@ -96,6 +96,7 @@ class Session:
             sum([run.kv_blocks for run in runs]),
             sum([run.device_us for run in runs]),
             sum([round(run.measured_seconds * 1e6) for run in runs]),
+            sum([run.cost for run in runs]),
         )
         for name, count in zip(COUNTS, counts, strict=True):
             facts[name] = before[name] + count

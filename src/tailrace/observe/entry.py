@@ -92,7 +92,7 @@ class Entry:
     predicted_ttft: float | None
     deadline_met: bool | None
     decisions: dict[str, Any]
-    price: int = 0
+    price: int
 
     def row(self) -> dict[str, Any]:
         """As the table has it."""
@@ -109,7 +109,7 @@ class Entry:
 _NAMES = tuple(field.name for field in fields(Entry))
 
 
-def entry(about: About, timeline: Timeline, *, server: str, ended: float, price: int = 0) -> Entry:
+def entry(about: About, timeline: Timeline, *, server: str, ended: float) -> Entry:
     """Of a closed timeline, which `ended` then by the wall clock. `server`: the instance that served it."""
     assert timeline.outcome is not None
     facts, parts, total = timeline.facts, timeline.parts(), timeline.total()
@@ -163,7 +163,7 @@ def entry(about: About, timeline: Timeline, *, server: str, ended: float, price:
         predicted_ttft=_number(facts.get("predicted_ttft")),
         deadline_met=deadline_met(timeline),
         decisions=_decisions(facts),
-        price=price,
+        price=_count(facts, "price"),
     )
 
 

@@ -1,0 +1,113 @@
+"""Money over HTTP: what a request costs, what a spent budget answers, what a tenant may see of its own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import httpx
+
+from tailrace.api.state import AppState
+from tailrace.clock import ManualClock
+from tailrace.control.keys import digest
+from tailrace.policy import KeyPolicy, Policy, Price, Prices, Quota, TenantPolicy
+from tests.serving import chat, in_process, make_state
+
+CHAT = "/v1/chat/completions"
+UNIT = 10**9
+PRICES = Prices("EUR", {"default": Price(0, 100_000 * UNIT, 10_000 * UNIT, 1_000_000 * UNIT)})  # 1 EUR an output token
+WALL = datetime(2026, 12, 31, 18, tzinfo=UTC).timestamp()
+
+
+def serving(limits: Quota, key: Quota | None = None, mode: str = "strict", prices: Prices = PRICES) -> AppState:
+    keys = (
+        KeyPolicy("ci", f"sha256:s:{digest('acme', 's')}", limits=key or Quota()),
+        KeyPolicy("boss", f"sha256:s:{digest('boss', 's')}", scopes=("inference", "admin")),
+    )
+    tenant = TenantPolicy("acme", limits=limits, keys=keys, mode=mode)
+    return make_state(policy=Policy((tenant,), prices=prices), clock=ManualClock(wall=WALL))
+
+
+async def post(client: httpx.AsyncClient, key: str = "acme", **fields: object) -> httpx.Response:
+    body = chat("x" * 100, **{"max_tokens": 4, **fields})
+    return await client.post(CHAT, json=body, headers={"authorization": f"Bearer {key}"})
+
+
+async def record(client: httpx.AsyncClient, answer: httpx.Response) -> dict[str, object]:
+    found: dict[str, object] = (
+        await client.get(f"/v1/requests/{answer.headers['x-request-id']}", headers={"authorization": "Bearer acme"})
+    ).json()
+    return found
+
+
+def price(answer: httpx.Response) -> int:
+    """Millionths, from what the answer says of its tokens."""
+    usage = answer.json()["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    uncached = usage["prompt_tokens"] - cached
+    return 100_000 * uncached + 10_000 * cached + 1_000_000 * int(usage["completion_tokens"])
+
+
+async def test_a_requests_price_is_that_of_its_own_counts() -> None:
+    async with in_process(serving(Quota())) as client:
+        answers = [await post(client, n=n) for n in (1, 2)]
+        assert answers[1].json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+        for answer in answers:
+            assert (await record(client, answer))["price"] == price(answer)
+
+
+async def test_what_is_refused_costs_nothing() -> None:
+    async with in_process(serving(Quota(max_context=50))) as client:
+        answer = await post(client)
+        assert answer.status_code == 400
+        assert (await record(client, answer))["price"] == 0
+
+
+async def test_a_spent_budget_says_what_was_spent_and_when_it_begins_anew() -> None:
+    state = serving(Quota(money_per_day=20.5, money_per_month=100))
+    async with in_process(state) as client:
+        cost = price(await post(client))
+        assert cost > 10_000_000
+        while (answer := await post(client)).status_code == 200:
+            cost += price(answer)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (429, "budget_exhausted")
+        assert answer.headers["x-should-retry"] == "false"
+        assert "retry-after" not in answer.headers
+        assert error["detail"] == {
+            "limit": "money_per_day", "scope": "acme", "value": cost / 1e6, "cap": 20.5, "spent": cost / 1e6,
+            "held": 0.0, "unit": "EUR", "renews_at": "2027-01-01T00:00:00Z",
+        }  # fmt: skip
+        assert error["message"] == (
+            f"The budget money_per_day of tenant acme is spent: {cost / 1e6:.6f}".rstrip("0")
+            + " of 20.5 EUR; it begins anew at 2027-01-01T00:00:00Z"
+        )
+        assert isinstance(state.clock, ManualClock)
+        state.clock.advance(6 * 3600.0)
+        assert (await post(client)).status_code == 200
+
+
+async def test_a_key_that_has_spent_its_own_budget_leaves_its_tenant_the_rest() -> None:
+    async with in_process(serving(Quota(money_per_day=1000), key=Quota(money_per_month=1))) as client:
+        assert (await post(client)).status_code == 200  # beyond its budget: the rest is debt
+        refused = await post(client)
+        assert (refused.status_code, refused.json()["error"]["detail"]["scope"]) == (429, "acme/ci")
+        assert refused.json()["error"]["detail"]["renews_at"] == "2027-01-01T00:00:00Z"
+        assert (await post(client, "boss")).status_code == 200
+
+
+async def test_a_model_without_a_price_runs_on_a_spent_budget() -> None:
+    prices = Prices("EUR", {"other": Price(output_million=UNIT)})
+    async with in_process(serving(Quota(money_per_day=1e-6), prices=prices)) as client:
+        assert [(await post(client)).status_code for _ in range(3)] == [200] * 3
+
+
+async def test_shadow_mode_counts_money_and_refuses_nothing() -> None:
+    state = serving(Quota(money_per_day=1), mode="shadow")
+    async with in_process(state) as client:
+        answers = [await post(client) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200] * 3
+        said = await record(client, answers[-1])
+        assert said["limit"] == {"limit": "money_per_day", "scope": "acme", "outcome": "exhausted", "enforced": False}
+        assert state.metrics.registry.get_sample_value(
+            "tailrace_shadow_refusals_total", {"limit": "money_per_day"}
+        ) == 2.0  # fmt: skip
