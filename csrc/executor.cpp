@@ -9,7 +9,7 @@
 namespace tailrace {
 
 Model::Model(const Kernels& kernels, const Spec& spec, std::shared_ptr<Team> team)
-    : kernels_(kernels), spec_(spec), team_(std::move(team)), parts_(std::make_unique<Parts>()) {
+    : kernels_(kernels), spec_(spec), team_(std::move(team)), parts_(std::make_shared<Parts>()) {
   check_spec(spec_);
   parts_->layers.resize(spec_.layers);
   parts_->shares.resize(team_->ranks().size());
@@ -18,6 +18,12 @@ Model::Model(const Kernels& kernels, const Spec& spec, std::shared_ptr<Team> tea
     share.heads = share_heads(spec_.heads, spec_.kv_heads, team_->ranks(), static_cast<int>(rank));
     share.layers.resize(spec_.layers);
   }
+}
+
+Model::Model(const Model& other, std::shared_ptr<Team> team)
+    : kernels_(other.kernels_), spec_(other.spec_), team_(std::move(team)), parts_(other.parts_) {
+  check(team_->ranks() == other.team_->ranks(), "team has other ranks than the model's");
+  finish();
 }
 
 Model::~Model() { team_->settle(); }

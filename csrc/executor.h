@@ -69,6 +69,9 @@ struct Counters {
 class Model {
  public:
   Model(const Kernels& kernels, const Spec& spec, std::shared_ptr<Team> team);
+  // The parts of a finished model, run by another team of the same ranks: nothing that a step writes is shared, so that a step of the
+  // other one that never ends does no harm. What that one borrowed must live on.
+  Model(const Model& other, std::shared_ptr<Team> team);
   ~Model();
 
   // Setters throw std::invalid_argument naming what is wrong. Packed weights are copied, each rank's by its own threads; embedding rows
@@ -110,7 +113,7 @@ class Model {
   std::shared_ptr<Team> team_;
   std::mutex mutex_;
   Counters counters_;
-  std::unique_ptr<Parts> parts_;
+  std::shared_ptr<Parts> parts_;  // once finished only read
   std::unique_ptr<Step> step_;
 };
 

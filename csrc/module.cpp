@@ -150,6 +150,8 @@ Model* make_model(const std::string& variant, const nb::dict& spec, std::shared_
   return new Model(find_variant(variant), parse_spec(spec), std::move(team));
 }
 
+Model* make_model_again(const Model& other, std::shared_ptr<Team> team) { return new Model(other, std::move(team)); }
+
 void set_embedding(Model& model, const AnyArray& rows, const std::string& fmt) {
   const int64_t vocab = model.spec().vocab, hidden = model.spec().hidden;
   auto set = [&](EmbeddingFormat format, const void* data, int64_t row_bytes) {
@@ -317,6 +319,7 @@ void bind_packing(nb::module_& m) {
 nb::class_<Model> bind_model(nb::module_& m) {
   return nb::class_<Model>(m, "Model")
       .def(nb::new_(&make_model), nb::arg("variant"), nb::arg("spec"), nb::arg("team"))
+      .def("again", &make_model_again, nb::arg("team"), nb::keep_alive<0, 1>())
       .def("set_embedding", &set_embedding, nb::arg("rows"), nb::arg("fmt"), nb::keep_alive<1, 2>())
       .def("set_rope", &set_rope, nb::arg("cos"), nb::arg("sin"), nb::arg("table") = 0)
       .def("set_positions", &set_positions, nb::arg("rows"))

@@ -89,6 +89,9 @@ def pack_bf16(variant: str, w: npt.NDArray[np.uint16]) -> U8: ...
 
 class Model:
     def __init__(self, variant: str, spec: ModelSpec, team: Team) -> None: ...
+    def again(self, team: Team) -> Model:
+        """This one's parts, once finished, run by another team of the same ranks. Nothing that a step writes is shared:
+        a step of this one may go on, or never end."""
     def set_embedding(self, rows: npt.NDArray[np.generic], fmt: str) -> None:
         """Embedding rows: fmt "f32" [V, H] float32, "f16" or "bf16" [V, H] uint16, "q8_0" [V, bytes] as in GGUF."""
     def set_rope(self, cos: F32, sin: F32, table: int = 0) -> None:

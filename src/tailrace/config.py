@@ -80,6 +80,10 @@ class ControlConfig:
         "refuse", "what has limits while Redis does not answer; admit: unchecked", choices=("refuse", "admit")
     )
     drain_timeout: float = knob(30.0, "time running requests get after SIGTERM", unit="seconds", low=0)
+    stall_timeout: float = knob(
+        30.0, "an engine without progress for that long, or 30 steps, is restarted; 0: never", unit="seconds", low=0
+    )
+    max_restarts: int = knob(3, "restarts of an engine in 10 minutes; then the process ends with status 1", low=0)
 
 
 @frozen

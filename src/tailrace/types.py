@@ -361,6 +361,16 @@ class Inspection:
 
 
 @frozen
+class Pulse:
+    """Whether what a backend has to do goes on."""
+
+    beats: int = 0  # moves with all that it does
+    busy: bool = False  # there is something to do
+    expected: float = 0.0  # seconds that what it does now should take
+    fault: str = ""  # why it will do no more, machine-readable
+
+
+@frozen
 class Health:
     ok: bool
     reason: str = ""

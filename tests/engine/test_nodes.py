@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.config import EngineConfig
-from tailrace.engine.build import engine_team
+from tailrace.engine.basis import engine_team
 from tailrace.engine.nodes import Node, Rank, choose_ranks, cpu_list, engine_ranks, memory_nodes, ranks_text
 from tailrace.errors import ConfigError
 from tests.engine.test_cpus import siblings, tree

@@ -35,7 +35,8 @@ class _Server(uvicorn.Server):
 
 
 class Service:
-    """`await run()` returns when the server has stopped: after `stop()`, or SIGTERM or SIGINT with `signals`."""
+    """`await run()` returns when the server has stopped: after `stop()`, or SIGTERM or SIGINT with `signals`; or since
+    an engine was given up, which `failed` then says."""
 
     def __init__(self, state: AppState) -> None:
         self._state = state
@@ -47,6 +48,10 @@ class Service:
         )  # fmt: skip
         self._ending: asyncio.Task[None] | None = None
         self._forced: asyncio.Task[None] | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self._state.pipeline.watchdog.hopeless.is_set()
 
     async def run(
         self,
@@ -61,11 +66,16 @@ class Service:
         address = listen(listener)
         if on_listening is not None:
             on_listening(address)
+        watchdog = self._state.pipeline.watchdog
+        watchdog.start()
+        surrender = asyncio.create_task(self._surrender())
         with _handling(self.stop) if signals else contextlib.nullcontext():
             await self._server.serve(sockets=[listener])
-        for task in (self._ending, self._forced):
+        surrender.cancel()
+        for task in (self._ending, self._forced, surrender):
             if task is not None:
                 await asyncio.gather(task, return_exceptions=True)
+        await watchdog.stop()
 
     def stop(self) -> None:
         """First call: refuse new work, let running answers finish for the drain time. Second call: end them now."""
@@ -74,6 +84,12 @@ class Service:
             self._ending = asyncio.create_task(self._end())
         elif self._forced is None:
             self._forced = asyncio.create_task(self._force())
+
+    async def _surrender(self) -> None:
+        """What other models still answer is finished; then another process may do better."""
+        await self._state.pipeline.watchdog.hopeless.wait()
+        if self._ending is None:
+            self.stop()
 
     async def _end(self) -> None:
         log.info("stopping: refusing new work, finishing what runs")
@@ -107,9 +123,11 @@ async def serve(
     *,
     listener: socket.socket | None = None,
     on_listening: Callable[[str], None] | None = None,
-) -> None:
-    """Serve until SIGTERM or SIGINT; see Service."""
-    await Service(state).run(listener=listener, on_listening=on_listening)
+) -> bool:
+    """Serve until SIGTERM or SIGINT; see Service. False: an engine was given up."""
+    service = Service(state)
+    await service.run(listener=listener, on_listening=on_listening)
+    return not service.failed
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
-from tailrace.errors import Unsupported
+from tailrace.errors import TailraceError, Unsupported
 from tailrace.types import (
     Capabilities,
     GenerateRequest,
@@ -23,6 +23,7 @@ from tailrace.types import (
     Inspection,
     LoadReport,
     Outlook,
+    Pulse,
     TokenEvent,
     Tokens,
 )
@@ -57,6 +58,15 @@ class Backend(Protocol):
 
     def inspect(self) -> Inspection:
         """For people who look; never waits."""
+        ...
+
+    def pulse(self) -> Pulse:
+        """Cheap; never waits. An empty one from a backend that cannot hang."""
+        ...
+
+    async def restart(self, error: TailraceError) -> None:
+        """End all that it runs with this error, and begin anew: what hangs is left to itself. Ready for requests when
+        it returns. Raises when that fails; it may be tried again."""
         ...
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:

@@ -2,7 +2,8 @@
 
 Owns the streams between the two. Each step's events cross with one `call_soon_threadsafe`; a reader that is slow
 finds several steps' events in one list, and never slows the engine down. Knows no queue policy: what is submitted
-is started as soon as slots and KV blocks allow, in order.
+is started as soon as slots and KV blocks allow, in order. An engine that hangs can be replaced; whoever holds the
+backend need not know.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -20,16 +22,21 @@ from tailrace.engine.beams import Search
 from tailrace.engine.loop import Delivery, EngineLoop
 from tailrace.engine.outlook import prefill
 from tailrace.engine.parts import EngineParts
+from tailrace.engine.runner import Runner
+from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import Group, State
 from tailrace.engine.stats import EngineStats
-from tailrace.errors import InvalidRequest, Unavailable, Unsupported
+from tailrace.engine.turns import Turns
+from tailrace.errors import InvalidRequest, TailraceError, Unavailable, Unsupported
 from tailrace.types import (
     Capabilities,
+    FinishReason,
     GenerateRequest,
     Health,
     Inspection,
     LoadReport,
     Outlook,
+    Pulse,
     TokenEvent,
     Tokens,
 )
@@ -47,7 +54,7 @@ class _Stream:
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self.open = len(group.sequences)  # without a terminal event yet
+        self.left = set(range(len(group.sequences)))  # choices without a terminal event yet
         self.begun = False
         self.events: list[TokenEvent] = []
         self._reader: asyncio.Future[None] | None = None
@@ -60,10 +67,14 @@ class _Stream:
         for event in events:
             if event.finish is not None:
                 ended += 1
-        self.open -= ended
+                self.left.discard(event.index)
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
         return ended
+
+    def fail(self, error: Exception) -> None:
+        """All that is left of it ends."""
+        self.push([TokenEvent(index, finish=FinishReason.ERROR, error=error) for index in sorted(self.left)])
 
     def ready(self) -> asyncio.Future[None]:
         """Until there are events, where there are none; for the one reader. An asyncio.Event would take four calls more
@@ -106,14 +117,11 @@ class EngineBackend:
             pooling=parts.pooling,
             formats=parts.formats,
         )
-        self.engine = loop(
-            scheduler, parts.runner, tokenizer=parts.tokenizer, cost=parts.cost, clock=clock, deliver=self._deliver,
-            turns=parts.turns,
-        )  # fmt: skip
-        self._scheduler = scheduler
+        self._make = partial(loop, tokenizer=parts.tokenizer, cost=parts.cost, clock=clock)
+        self._generation = 0  # of the engine
+        self._renew = parts.renew
         self._cost = parts.cost
         self._keep_costs = parts.keep_costs
-        self._turns = parts.turns
         self._grammars = parts.grammars
         self._tokenizer = parts.tokenizer
         self._clock = clock
@@ -124,7 +132,10 @@ class EngineBackend:
         self._wakes: list[Callable[[], None]] = []
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._draining = False
+        self._restarting = False
+        self._restarted = asyncio.Event()
         self._empty = asyncio.Event()
+        self._set_up(scheduler, parts.runner, parts.turns)
 
     @property
     def stats(self) -> EngineStats:
@@ -143,18 +154,47 @@ class EngineBackend:
         if self._keep_costs is not None and self.stats.steps >= _STEPS_WORTH_KEEPING:
             self._keep_costs()
 
+    def pulse(self) -> Pulse:
+        return Pulse() if self._restarting or self._renew is None else self.engine.pulse()
+
+    async def restart(self, error: TailraceError) -> None:
+        """See Backend. Counts go on; the prefix cache begins empty."""
+        assert self._renew is not None
+        self._restarting = True
+        self._restarted.clear()
+        before = self.engine
+        before.abandon()
+        self._generation += 1
+        for stream in self._streams.values():
+            stream.fail(error)
+        self._streams.clear()
+        self._choices = 0
+        self._empty.set()
+        renewed = await asyncio.to_thread(self._renew)
+        self._renew = renewed.renew
+        self._set_up(renewed.scheduler, renewed.runner, renewed.turns)
+        self.engine.takes_over(before)
+        self.engine.start()
+        self._restarting = False
+        self._restarted.set()
+        for wake in self._wakes:
+            wake()
+
     async def generate(
         self, request: GenerateRequest, *, deadline: float | None = None
     ) -> AsyncIterator[Sequence[TokenEvent]]:
         """See Backend. At `deadline` (on the injected clock) the request is aborted."""
-        stream = self._submit(request, await self._compiled(request))
+        grammar = await self._compiled(request)
+        while self._restarting:
+            await self._restarted.wait()
+        stream = self._submit(request, grammar)
         try:
-            while stream.open or stream.events:
+            while stream.left or stream.events:
                 if not stream.events:
                     await (stream.ready() if deadline is None else self._wait(stream, request.id, deadline))
                 yield stream.take()
         finally:
-            if stream.open:
+            if stream.left:
                 self.engine.abort(request.id)
 
     async def check(self, request: GenerateRequest) -> None:
@@ -164,6 +204,8 @@ class EngineBackend:
         self.engine.abort(request_id)
 
     def load(self) -> LoadReport:
+        if self._restarting:
+            return LoadReport(kv_blocks_total=self._scheduler.kv.pool.total)
         scheduler, charges = self._scheduler, self.engine.charges
         running = min(self._choices, scheduler.limits.max_sequences - scheduler.free_slots)
         return LoadReport(
@@ -190,6 +232,8 @@ class EngineBackend:
 
     def outlook(self) -> Outlook:
         """What is submitted and not started counts as a prompt that is."""
+        if self._restarting:
+            return Outlook()
         found = self.engine.outlook()
         leaders = [stream.group.sequences[0] for stream in self._streams.values()]
         waiting = tuple(prefill(one.group.request, one.known) for one in leaders if one.state is State.WAITING)
@@ -208,6 +252,8 @@ class EngineBackend:
         self._wakes.append(wake)
 
     async def health(self) -> Health:
+        if self._restarting:
+            return Health(False, "the engine is being restarted")
         health = self.engine.health()
         return Health(False, "draining", health.detail) if health.ok and self._draining else health
 
@@ -292,18 +338,26 @@ class EngineBackend:
             return False
         return True
 
-    def _deliver(self, delivery: Delivery) -> None:
+    def _set_up(self, scheduler: Scheduler, runner: Runner, turns: Turns | None) -> None:
+        """An engine with these, not started yet."""
+        self._scheduler, self._turns = scheduler, turns
+        deliver = partial(self._deliver, self._generation)
+        self.engine: EngineLoop = self._make(scheduler, runner, deliver=deliver, turns=turns)
+
+    def _deliver(self, generation: int, delivery: Delivery) -> None:
         """In the engine's thread: hand a step's events to asyncio."""
         assert self._asyncio is not None
-        self._asyncio.call_soon_threadsafe(self._dispatch, delivery)
+        self._asyncio.call_soon_threadsafe(self._dispatch, generation, delivery)
 
-    def _dispatch(self, delivery: Delivery) -> None:
+    def _dispatch(self, generation: int, delivery: Delivery) -> None:
+        if generation != self._generation:  # of an engine that hung: its requests have ended
+            return
         ended, begun = 0, False
         for request_id, events in delivery.items():
             stream = self._streams[request_id]
             begun |= not stream.begun
             ended += stream.push(events)
-            if not stream.open:
+            if not stream.left:
                 del self._streams[request_id]
         if not (ended or begun):
             return

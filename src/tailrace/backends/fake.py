@@ -17,7 +17,7 @@ import numpy as np
 
 from tailrace.backends.base import no_grammars
 from tailrace.clock import Clock, SystemClock
-from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.errors import InvalidRequest, TailraceError, Unsupported
 from tailrace.text.pretokenizers import PRE_TOKENIZERS
 from tailrace.text.stream import TextStream
 from tailrace.text.tokenizer import Tokenizer, Vocabulary
@@ -32,6 +32,7 @@ from tailrace.types import (
     LoadReport,
     Outlook,
     Prefill,
+    Pulse,
     StepCosts,
     TokenEvent,
     TokenLogprob,
@@ -94,6 +95,7 @@ class _Job:
     started: float | None = None
     cached: int = 0
     aborted: bool = False
+    error: Exception | None = None
     first: bool = True
     steps_due: int = 0
     ticked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -127,6 +129,9 @@ class FakeBackend:
         )  # fmt: skip
         self._blocks_total = kv_blocks or max_sequences * -(-max_context // BLOCK)
         self.healthy = Health(True)
+        self.beat = Pulse()  # what a watchdog sees
+        self.broken: Exception | None = None  # why it cannot be restarted
+        self.restarts = 0
         self.started_ids: list[str] = []  # every request that was given a slot, in order
         self.prompts: list[Tokens] = []  # the prompts it was given, in order
         self._script = script
@@ -209,6 +214,19 @@ class FakeBackend:
         free = max(self._blocks_free(), 0)
         return Inspection(free, 0, self._blocks_total - free)
 
+    def pulse(self) -> Pulse:
+        return self.beat
+
+    async def restart(self, error: TailraceError) -> None:
+        self.restarts += 1
+        for job in self._jobs:
+            job.error = error
+            job.ticked.set()
+        if self.broken is not None:
+            raise self.broken
+        self.beat = Pulse(self.beat.beats + 1)
+        self._room_changed()
+
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
         matched = 0
         while matched + BLOCK < len(tokens) and salt + tokens[: matched + BLOCK].tobytes() in self._prefixes:
@@ -255,7 +273,7 @@ class FakeBackend:
         if not self._manual:
             await asyncio.sleep(self._step_seconds)
             return
-        while not (job.steps_due or job.aborted):
+        while not (job.steps_due or job.aborted or job.error):
             job.ticked.clear()
             await job.ticked.wait()
         job.steps_due = max(job.steps_due - 1, 0)
@@ -280,7 +298,10 @@ class FakeBackend:
     def _advance(self, job: _Job) -> list[TokenEvent]:
         """One step: one token for each open choice."""
         open_before = job.open
-        if job.aborted:
+        if job.error is not None:
+            failed = [TokenEvent(c.index, error=job.error) for c in job.choices if c.open]
+            events = [self._end(job, job.choices[e.index], FinishReason.ERROR, e) for e in failed]
+        elif job.aborted:
             events = [self._end(job, c, FinishReason.ABORT) for c in job.choices if c.open]
         elif job.started is None:
             return []

@@ -7,8 +7,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from enum import StrEnum
 
 from tailrace.backends.base import Backend
+from tailrace.errors import TailraceError
 from tailrace.frozen import frozen
-from tailrace.types import FinishReason, GenerateRequest, Health, Inspection, LoadReport, Outlook, TokenEvent, Tokens
+from tailrace.types import (
+    FinishReason,
+    GenerateRequest,
+    Health,
+    Inspection,
+    LoadReport,
+    Outlook,
+    Pulse,
+    TokenEvent,
+    Tokens,
+)
 
 
 class Kind(StrEnum):
@@ -76,6 +87,12 @@ class FaultyBackend:
 
     def inspect(self) -> Inspection:
         return self._inner.inspect()
+
+    def pulse(self) -> Pulse:
+        return self._inner.pulse()
+
+    async def restart(self, error: TailraceError) -> None:
+        await self._inner.restart(error)
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
         return self._inner.match_prefix(tokens, salt)

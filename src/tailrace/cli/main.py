@@ -68,7 +68,8 @@ def serve(model: ModelArguments = None, *, loaded: Loaded) -> None:
     gc.disable()  # while parts load nothing becomes garbage; run_server turns it on again
     from tailrace.cli.serve import run_server
 
-    run_server(loaded)
+    if not run_server(loaded):
+        raise typer.Exit(1)
 
 
 @app.command(epilog=examples(f"tailrace pull {DEFAULT_MODEL}", "tailrace pull hf:ORG/REPO", "tailrace models"))

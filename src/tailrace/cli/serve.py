@@ -26,8 +26,9 @@ from tailrace.llm.ready import Model
 from tailrace.units import human_bytes
 
 
-def run_server(loaded: Loaded) -> None:
-    """Serve until SIGTERM or SIGINT. Raises the typed errors of settings, store and model files."""
+def run_server(loaded: Loaded) -> bool:
+    """Serve until SIGTERM or SIGINT; False when it ended because an engine was given up. Raises the typed errors of
+    settings, store and model files."""
     begin = time.monotonic()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = loaded.config
@@ -35,10 +36,10 @@ def run_server(loaded: Loaded) -> None:
         show_warning(text)
     listener = bound(config.api.host, config.api.port)
     with closing(listener):
-        _load_and_serve(config, listener, begin)
+        return _load_and_serve(config, listener, begin)
 
 
-def _load_and_serve(config: Config, listener: socket, begin: float) -> None:
+def _load_and_serve(config: Config, listener: socket, begin: float) -> bool:
     clock = SystemClock()
     with importing("tailrace.api.server"):
         fleet = Fleet(config.engine, clock)
@@ -49,7 +50,7 @@ def _load_and_serve(config: Config, listener: socket, begin: float) -> None:
     gc.freeze()  # what start-up made lives as long as the process: later collections need not look at it
     gc.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(Start(fleet, model, listener, begin), config, clock))
+        return runner.run(_serve(Start(fleet, model, listener, begin), config, clock))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def importing(module: str) -> Iterator[None]:
         thread.join()
 
 
-async def _serve(start: Start, config: Config, clock: SystemClock) -> None:
+async def _serve(start: Start, config: Config, clock: SystemClock) -> bool:
     from tailrace.api.server import serve
     from tailrace.api.state import AppState
     from tailrace.control.lengths import LengthBook
@@ -104,8 +105,9 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> None:
     try:
         state = AppState(config, pipeline, models, metrics, clock, keeping=keeping)
         state.adapters.at_start(config.api.loras)
-        await serve(state, listener=start.listener, on_listening=on_listening)
+        well = await serve(state, listener=start.listener, on_listening=on_listening)
         await pipeline.close()
+        return well
         await state.close()
     finally:
         await keeping.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tailrace.backends.base import Backend
 from tailrace.clock import Clock
@@ -42,6 +42,7 @@ from tailrace.control.run import Run
 from tailrace.control.tenants import Tenants
 from tailrace.control.together import together
 from tailrace.control.waiting import ALL, Waiting, class_scope, tenant_scope
+from tailrace.control.watchdog import Watchdog
 from tailrace.errors import TailraceError, Unavailable
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Phase, Timeline
@@ -108,8 +109,10 @@ class Pipeline:
         self._bounds = Bounds(config, self.tenants, self.waiters)
         self._come_back = ComeBack(random.Random(seed))
         self._draining = False
+        self._on_drain: list[Callable[[], None]] = []
         self._idle = asyncio.Event()
         self._idle.set()
+        self.watchdog = Watchdog(self, config, clock)
         metrics.watch(lambda: self.running, lambda: self.waiting, self.load)
         metrics.watch_predictions(self.quantiles)
         if backend is not None:
@@ -181,6 +184,8 @@ class Pipeline:
         """Whether new work would be taken and make progress."""
         if self._draining:
             return Health(False, "draining")
+        if self.watchdog.hopeless.is_set():
+            return Health(False, "an engine was given up")
         for lane in self.lanes:
             health = await lane.backend.health()
             if not health.ok:
@@ -277,9 +282,16 @@ class Pipeline:
 
     # --- stopping
 
+    def on_drain(self, told: Callable[[], None]) -> None:
+        """`told` is called once, when no new work is taken any more: for what makes work of its own."""
+        self._on_drain.append(told)
+
     def begin_drain(self) -> None:
         """Take no new work from now on; what is here goes on."""
-        self._draining = True
+        if not self._draining:
+            self._draining = True
+            for told in self._on_drain:
+                told()
 
     async def drain(self, seconds: float) -> None:
         """Let all that is here finish for at most that long, then end the rest with Unavailable."""

@@ -39,6 +39,7 @@ def snapshot(pipeline: Pipeline) -> Data:
         },
         "tails": pipeline.metrics.recent.tails(),
         "rejects": dict(pipeline.metrics.rejects),
+        "restarts": pipeline.watchdog.report(),
         "step": _steps(backends, seen, load),
         "prediction": _prediction(pipeline),
     }

@@ -11,7 +11,8 @@ from tailrace import _native
 from tailrace.clock import Clock
 from tailrace.config import EngineConfig, store_root
 from tailrace.doctor.finding import Finding, Level
-from tailrace.engine.build import assemble, engine_team
+from tailrace.engine.basis import engine_team
+from tailrace.engine.build import assemble
 from tailrace.engine.cost import F64, CostModel
 from tailrace.engine.cost_file import cost_file, recall_costs
 from tailrace.engine.kv.stored import stored_kv

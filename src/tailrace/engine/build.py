@@ -1,6 +1,6 @@
-"""From settings and a model file to the parts of a running engine. The only place that wires them.
+"""From settings and a model file to the parts of a running engine.
 
-Owns what is found out at start (KV capacity, step costs) and says it; decides nothing later.
+Owns what is found out at start (KV capacity, step costs) and says it; decides nothing later. `basis` wires the parts.
 """
 
 from __future__ import annotations
@@ -13,26 +13,17 @@ from pathlib import Path
 from tailrace import _native
 from tailrace.clock import Clock
 from tailrace.config import EngineConfig
-from tailrace.engine.budget import ChunkBudget, FixedBudget, SharedBudget
+from tailrace.engine.basis import Basis, engine_team, stored
 from tailrace.engine.calibrate import calibrate
 from tailrace.engine.capacity import Capacity, check_asked, kv_capacity
 from tailrace.engine.cost import F64, CostModel, CostSettings
 from tailrace.engine.cost_file import KeptCosts, cost_file, keep_costs, recall_costs
 from tailrace.engine.grammar.compiler import GrammarCompiler
-from tailrace.engine.grammar.drafter import GrammarDrafter
-from tailrace.engine.grammar.masks import MaskMaker
-from tailrace.engine.kv.manager import KvManager
-from tailrace.engine.kv.stored import Kv, stored_kv
+from tailrace.engine.kv.stored import Kv
 from tailrace.engine.limits import Limits
 from tailrace.engine.models.bert import EncoderSpec
-from tailrace.engine.nodes import engine_ranks
 from tailrace.engine.parts import EngineParts
-from tailrace.engine.runner import NativeRunner
 from tailrace.engine.scheduler import Scheduler
-from tailrace.engine.spec.both import ModelDrafter
-from tailrace.engine.spec.draft import Drafter
-from tailrace.engine.spec.lookup import LookupDrafter
-from tailrace.engine.spec.model import DraftModel
 from tailrace.engine.turns import Beside
 from tailrace.engine.weights.load import LoadedModel, load_model
 from tailrace.engine.weights.pack import Progress
@@ -71,14 +62,6 @@ def build_engine(
     return assemble(loaded, tokenizer, config, clock, draft=drafting, cache_dir=cache_dir, say=say, beside=beside)
 
 
-def engine_team(config: EngineConfig) -> _native.Team:
-    """The threads of a start with these settings. Raises ConfigError."""
-    ranks = engine_ranks(config.threads, config.ranks)
-    if len(ranks) == 1:
-        return _native.Team(ranks[0].threads)
-    return _native.Team([rank.threads for rank in ranks], [rank.cpus for rank in ranks])
-
-
 def assemble(
     loaded: LoadedModel,
     tokenizer: Tokenizer,
@@ -104,13 +87,8 @@ def assemble(
     )
     if limits.max_context < loaded.max_context:
         say(f"context bounded to {limits.max_context} tokens by the KV cache (the model has {loaded.max_context})")
-    kv = KvManager(
-        capacity.blocks,
-        max_blocks=-(-loaded.max_context // capacity.block_tokens),
-        block_tokens=capacity.block_tokens,
-        prefix_cache=config.prefix_cache and not encoder,
-    )
-    runner = _runner(loaded, capacity, config, tokenizer, MaskMaker(loaded.spec.vocab, tokenizer.end_ids))
+    basis = Basis(loaded, draft, tokenizer, config, clock, capacity, limits)
+    kv, runner = basis.memory(), basis.runner()
     turns = None if beside is None else beside.arbiter.join()
 
     def measure() -> F64:
@@ -119,15 +97,12 @@ def assemble(
         )
 
     cost, keep = step_costs(_cost_file(cache_dir, loaded, capacity.kv), measure, config)
-    budget: ChunkBudget = FixedBudget(config.chunk_tokens) if config.chunk_tokens else cost
-    if turns is not None:
-        budget = SharedBudget(budget, turns)
+    budget = basis.budget(cost, turns)
     say(f"prefill chunks of up to {budget.chunk_tokens(0, 0)} tokens ({budget.chunk_tokens(1, 256)} beside decoding)")
-    drafting = None if draft is None else _draft_model(draft, capacity, config, tokenizer, clock)
-    drafter = None if encoder else GrammarDrafter(_drafter(config, cost, drafting))
     grammars = None if encoder else GrammarCompiler(tokenizer, loaded.spec.vocab)
     return EngineParts(
-        Scheduler(kv, limits, budget, drafter), runner, tokenizer, cost, loaded, capacity, keep, grammars, turns,
+        Scheduler(kv, limits, budget, basis.drafter(cost)), runner, tokenizer, cost, loaded, capacity, keep, grammars,
+        turns, partial(basis.again, cost, beside),
         generates=not encoder, embedding=loaded.spec.hidden, pooling=loaded.spec.pooling,
     )  # fmt: skip
 
@@ -141,7 +116,7 @@ def _capacity(loaded: LoadedModel, draft: LoadedModel | None, config: EngineConf
         max_blocks=-(-loaded.max_context // size),
         max_sequences=config.max_sequences,
         block_tokens=size,
-        kv=_stored(loaded, config),
+        kv=stored(loaded, config),
         models=models,
     )
 
@@ -170,28 +145,8 @@ def _cost_file(cache_dir: Path | None, loaded: LoadedModel, stored: Kv) -> Path 
     )  # fmt: skip
 
 
-def _stored(model: LoadedModel, config: EngineConfig) -> Kv:
-    return stored_kv(config.kv, model.spec, model.weights)
-
-
 def _block_bytes(model: LoadedModel, config: EngineConfig) -> int:
-    return _native.KvCache.bytes_per_block(model.native_spec, _stored(model, config), model.team.ranks)
-
-
-def _runner(
-    model: LoadedModel, capacity: Capacity, config: EngineConfig, tokenizer: Tokenizer, masks: MaskMaker | None = None
-) -> NativeRunner:
-    max_blocks = -(-model.max_context // capacity.block_tokens)
-    memory = _native.KvCache(model.model, capacity.blocks, _stored(model, config))
-    return NativeRunner(
-        model.model,
-        memory,
-        slots=config.max_sequences,
-        max_blocks=max_blocks,
-        end_ids=tokenizer.end_ids,
-        masks=masks,
-        vocab=model.spec.vocab,
-    )
+    return _native.KvCache.bytes_per_block(model.native_spec, stored(model, config), model.team.ranks)
 
 
 def _cost_settings(config: EngineConfig) -> CostSettings:
@@ -206,19 +161,3 @@ def _check_draft(draft: LoadedModel, loaded: LoadedModel, tokenizer: Tokenizer) 
             f"({loaded.spec.vocab}): give a draft model of the same vocabulary",
             param="draft_model",
         )
-
-
-def _draft_model(
-    draft: LoadedModel, capacity: Capacity, config: EngineConfig, tokenizer: Tokenizer, clock: Clock
-) -> DraftModel:
-    """As many KV blocks as the model itself has."""
-    size = capacity.block_tokens
-    kv = KvManager(capacity.blocks, max_blocks=-(-draft.max_context // size), block_tokens=size)
-    return DraftModel(_runner(draft, capacity, config, tokenizer), kv, clock, draft.max_context)
-
-
-def _drafter(config: EngineConfig, cost: CostModel, draft: DraftModel | None) -> Drafter | None:
-    if config.speculate == "off":
-        return None
-    lookup = LookupDrafter(cost)
-    return lookup if draft is None else ModelDrafter(cost, lookup, draft)

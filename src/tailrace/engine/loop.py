@@ -4,8 +4,8 @@
 
 Owns every Sequence while it lives; other threads only put commands into the inbox and read plain numbers. A fault
 in one request's processing ends that request; a fault of a step ends the sequences of that step; either way the
-loop goes on, and `health` tells when steps keep failing or one does not return. Refuses nothing: requests were
-validated before.
+loop goes on. `health` and `pulse` tell when steps keep failing or one does not return; then another loop can take its
+place, and this one is abandoned. Refuses nothing: requests were validated before.
 
 `forward` returns while the executor's other threads compute. What the next step does not depend on happens then: what
 the step before took is learned, tokens that cannot end their choice become text and are delivered. All that can end
@@ -35,16 +35,20 @@ from tailrace.engine.turns import Turns
 from tailrace.errors import InternalError
 from tailrace.frozen import frozen
 from tailrace.text.tokenizer import Tokenizer
-from tailrace.types import FinishReason, Health, Outlook, TokenEvent
+from tailrace.types import FinishReason, Health, Outlook, Pulse, TokenEvent
 
 Delivery = dict[str, list[TokenEvent]]  # by request id, events in order
 
 SWITCH_INTERVAL = 0.0005
 FAILURES_UNTIL_UNHEALTHY = 3
-STUCK_AFTER = 60.0  # seconds
 CHECK_EVERY = 10.0  # seconds between integrity checks when idle
+STOP_GRACE = 5.0  # seconds until a thread that does not end is left to itself
 
 log = logging.getLogger(__name__)
+
+
+class _Left(BaseException):
+    """The thread is to end, past whatever handles the faults of a step."""
 
 
 @frozen
@@ -95,8 +99,9 @@ class EngineLoop:
         self._inbox: list[_Submit | _Abort] = []
         self._wake = Condition()
         self._stopping = False
+        self._abandoned = False
+        self._beats = 0
         self._failures = 0  # in a row
-        self._busy_since: float | None = None
         self._step: tuple[StepPlan, float] | None = None  # the one that runs, and when it will likely end
         self._late: _Late | None = None
         self._broken: list[tuple[Update, Exception]] = []  # whose text failed while a step ran
@@ -118,14 +123,27 @@ class EngineLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """End every request with ABORT, then the thread; returns when it has ended."""
+        """End every request with ABORT, then the thread; returns when it has ended, or hangs in a step."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(STOP_GRACE)
+            if self._thread.is_alive():
+                log.error("a step does not end: its thread is left to itself")
             self._thread = None
             sys.setswitchinterval(self._switch_interval)
+
+    def abandon(self) -> None:
+        """Another loop takes its place. The thread may hang in a native call, which nothing can end: it keeps what it
+        uses, and ends by itself should it ever return. What it still delivers is not wanted."""
+        self._abandoned = self._stopping = True
+        self._thread = None
+        sys.setswitchinterval(self._switch_interval)
+
+    def takes_over(self, other: EngineLoop) -> None:
+        """Before `start`: the counts of the one that it replaces go on."""
+        self.stats, self.charges = other.stats, other.charges
 
     def submit(self, group: Group) -> None:
         """Queue a validated request with an id that no other live request has."""
@@ -141,15 +159,28 @@ class EngineLoop:
         return len(self._answers) + len(self._inbox)
 
     def health(self) -> Health:
-        stats, now, busy = self.stats, self._clock.now(), self._busy_since
+        stats = self.stats
         detail: dict[str, float | int | str] = {"steps": stats.steps, "failed_steps": stats.failed_steps}
         if self._thread is None or not self._thread.is_alive():
             return Health(False, "the engine thread is not running", detail)
         if self._failures >= FAILURES_UNTIL_UNHEALTHY:
             return Health(False, f"the last {self._failures} steps failed", detail)
-        if busy is not None and now - busy > STUCK_AFTER:
-            return Health(False, f"a step has been running for {now - busy:.0f} s", detail)
         return Health(True, "", detail)
+
+    def pulse(self) -> Pulse:
+        """Whether it goes on. A loop that is stopped has nothing to do."""
+        step, thread = self._step, self._thread
+        if thread is None:
+            return Pulse(self._beats)
+        fault = ""
+        if not thread.is_alive():
+            fault = "crashed"
+        elif self._turns is not None and self._turns.given_up:
+            fault = "team_lost"
+        elif self._failures >= FAILURES_UNTIL_UNHEALTHY:
+            fault = "failing"
+        busy = bool(self._inbox) or self.scheduler.has_work or step is not None
+        return Pulse(self._beats, busy, 0.0 if step is None else self.cost.expect(step[0].work), fault)
 
     def outlook(self) -> Outlook:
         """What the engine is in the middle of. Read while it works, so that a count may be a moment old."""
@@ -163,6 +194,14 @@ class EngineLoop:
     # ---- the thread -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except _Left:
+            log.warning("a step of an engine that was replaced has returned after all")
+        except Exception:
+            log.critical("the engine's thread has ended by a fault", exc_info=True)
+
+    def _work(self) -> None:
         while not self._stopping:
             self._await_work()
             if self._turns is None:
@@ -200,6 +239,7 @@ class EngineLoop:
         commands = tuple(commands)
         if commands:
             self._publish_late(out)
+            self._beats += 1
         for command in commands:
             self._obey(command, out)
         plan = self._plan(out)
@@ -246,25 +286,33 @@ class EngineLoop:
             return None
 
     def _execute(self, plan: StepPlan, out: Delivery) -> tuple[StepResult | None, float]:
-        started = self._busy_since = self._clock.now()
+        started = self._clock.now()
         self._step = (plan, started + self.cost.expect(plan.work))
         try:
             self._runner.forward(plan)
+            self._leave_if_abandoned()
             self._overlap()
             result = self._runner.sample(plan)
+            self._leave_if_abandoned()
         except Exception as error:
             log.exception("a step failed; its %d sequences end", len(plan.rows))
             self.charges.failed(self._clock.now() - started)
             self._fail(plan, error, out)
             return None, self._clock.now() - started
         finally:
-            self._busy_since = self._step = None
+            self._step = None
+            self._beats += 1
             if self._turns is not None:
                 self._turns.streams = plan.work.decode
                 self._turns.leave(self._clock.now() - started)
         seconds = self._clock.now() - started
         self._took(plan, seconds)
         return result, seconds
+
+    def _leave_if_abandoned(self) -> None:
+        """It did return after all, when another loop works in its place: end the thread, touching nothing."""
+        if self._abandoned:
+            raise _Left
 
     def _overlap(self) -> None:
         """What can be done while the step is computed."""

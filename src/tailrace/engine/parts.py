@@ -20,10 +20,21 @@ if TYPE_CHECKING:  # an engine over a fake runner needs no native module
 
 
 @frozen
+class Renewed:
+    """What a new engine needs for itself, when the one before hangs; `renew` makes the next."""
+
+    scheduler: Scheduler
+    runner: Runner
+    turns: Turns | None
+    renew: Callable[[], Renewed]
+
+
+@frozen
 class EngineParts:
     """`loaded` and `capacity` are None for engines without weights. `keep_costs` leaves the cost model for the next
     start, which so begins with what real work measured. Without `grammars` requests may have none. `turns`: its place
-    among the engines of the process that share one team of threads. `generates`, `embedding`, `pooling`: as in
+    among the engines of the process that share one team of threads. `renew` makes what another engine over the same
+    weights needs for itself; None where it cannot be made anew. `generates`, `embedding`, `pooling`: as in
     Capabilities."""
 
     scheduler: Scheduler
@@ -35,6 +46,7 @@ class EngineParts:
     keep_costs: Callable[[], None] | None = None
     grammars: GrammarCompiler | None = None
     turns: Turns | None = None
+    renew: Callable[[], Renewed] | None = None
     generates: bool = True
     embedding: int = 0
     pooling: Pooling = Pooling.MEAN

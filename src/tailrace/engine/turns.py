@@ -7,7 +7,7 @@ Knows no model and plans nothing. (Weighted fair queueing's virtual time; Demers
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition
@@ -25,6 +25,7 @@ class Arbiter:
         self._members: list[Turns] = []
         self._holder: Turns | None = None
         self._waiting: list[Turns] = []
+        self.given_up = False
 
     def join(self) -> Turns:
         """A place for one more engine."""
@@ -38,6 +39,12 @@ class Arbiter:
         with self._changed:
             self._members.remove(member)
 
+    def give_up(self) -> None:
+        """Whoever holds the team keeps it: nobody gets another turn."""
+        with self._changed:
+            self.given_up = True
+            self._changed.notify_all()
+
     def streams_beside(self, member: Turns) -> bool:
         """Whether another engine is in the middle of answers, which each step of this one holds up."""
         return any(other.streams for other in self._members if other is not member)
@@ -49,8 +56,10 @@ class Arbiter:
                 active = [other.used for other in self._members if other.active and other is not member]
                 member.used = max(member.used, min(active, default=member.used))
             self._waiting.append(member)
-            self._changed.wait_for(lambda: self._holder is None and self._first() is member)
+            self._changed.wait_for(lambda: self.given_up or (self._holder is None and self._first() is member))
             self._waiting.remove(member)
+            if self.given_up:
+                raise RuntimeError("another engine has kept the thread team")
             self._holder = member
 
     def leave(self, member: Turns, seconds: float) -> None:
@@ -82,8 +91,13 @@ class Turns:
     def streams_beside(self) -> bool:
         return self._arbiter.streams_beside(self)
 
+    @property
+    def given_up(self) -> bool:
+        """There will be no other turn."""
+        return self._arbiter.given_up
+
     def enter(self) -> None:
-        """Returns when it is this engine's turn. `leave` must follow."""
+        """Returns when it is this engine's turn. `leave` must follow. Raises when there will be none."""
         self._arbiter.enter(self)
 
     def leave(self, seconds: float = 0.0) -> None:
@@ -111,8 +125,9 @@ class Turns:
 @dataclass(frozen=True, slots=True)
 class Beside:
     """What an engine shares with the others of its process: the team of threads (None: it is the first, and makes it),
-    and the memory, among so many `models`."""
+    and the memory, among so many `models`. `anew`: the same with a team that nobody hangs in."""
 
     arbiter: Arbiter
     team: Team | None
     models: int
+    anew: Callable[[], Beside]

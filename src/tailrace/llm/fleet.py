@@ -12,16 +12,22 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from tailrace.clock import SystemClock
 from tailrace.config import EngineConfig
 from tailrace.control.models import Loaded
+from tailrace.engine.basis import engine_team
 from tailrace.engine.loop import SWITCH_INTERVAL
 from tailrace.engine.lora.read import read_adapter
 from tailrace.engine.turns import Arbiter, Beside
 from tailrace.engine.weights.open import open_checkpoint
 from tailrace.errors import ConfigError
 from tailrace.llm.ready import Model, find_model, ready_model, served_name
+
+if TYPE_CHECKING:
+    from tailrace._native import Team
 
 
 class Fleet:
@@ -34,7 +40,9 @@ class Fleet:
         self._several = bool(config.more_models)
         self._configs: dict[str, EngineConfig] = {}
         self._paths: dict[str, Path] = {}
-        self._team: object = None
+        self._config = config
+        self._renewing = Lock()
+        self._team: Team | None = None
         self._running = 0
         for each in _configs(config):
             path = find_model(each)
@@ -59,7 +67,7 @@ class Fleet:
 
     def ready(self, name: str, *, show: bool = False) -> Model:
         """The model, not started yet."""
-        beside = Beside(self._arbiter, self._team, len(self._configs)) if self._several else None  # type: ignore[arg-type]
+        beside = self._beside() if self._several else None
         model = ready_model(self._configs[name], show=show, name=name, beside=beside)
         self._team = self._team or model.team
         return model
@@ -78,6 +86,18 @@ class Fleet:
         backend.start()
         self._running += 1
         return loaded
+
+    def _beside(self) -> Beside:
+        arbiter = self._arbiter
+        return Beside(arbiter, self._team, len(self._configs), lambda: self._beside_anew(arbiter))
+
+    def _beside_anew(self, hung: Arbiter) -> Beside:
+        """One engine hangs in the team: all go over to another, the first to notice makes it. In any thread."""
+        with self._renewing:
+            if hung is self._arbiter:
+                hung.give_up()
+                self._arbiter, self._team = Arbiter(), engine_team(self._config)
+            return self._beside()
 
     def _close(self, stop: Callable[[], None]) -> None:
         stop()

@@ -58,6 +58,10 @@ class Metrics:
         self._adapted_tokens = Counter(
             "tailrace_adapter_generated_tokens", "Tokens of their answers", ["adapter"], registry=registry
         )
+        self._restarts = Counter(
+            "tailrace_engine_restarts", "Engines that did not go on and were restarted, by reason", ["reason"],
+            registry=registry,
+        )  # fmt: skip
         kind = ("class", "length")
         self._phases = _histogram("phase_seconds", "Time in each phase of a request", ("phase", *kind), registry)
         self._ttft = _histogram("ttft_seconds", "From the socket to the first token", kind, registry)
@@ -108,6 +112,9 @@ class Metrics:
     def rejected(self, reason: str) -> None:
         self._of(self._rejects, reason).inc()
         self.rejects[reason] = self.rejects.get(reason, 0) + 1
+
+    def restarted(self, reason: str) -> None:
+        self._of(self._restarts, reason).inc()
 
     def limited(self, limit: str) -> None:
         self._of(self._limited, limit).inc()
