@@ -107,8 +107,8 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> bool:
         state.adapters.at_start(config.api.loras)
         well = await serve(state, listener=start.listener, on_listening=on_listening)
         await pipeline.close()
-        return well
         await state.close()
+        return well
     finally:
         await keeping.close()
         models.close()
