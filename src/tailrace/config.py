@@ -110,6 +110,9 @@ class ApiConfig:
         30.0, "a resumable stream without a reader is ended after, and forgotten as long after its end",
         unit="seconds", low=0,
     )  # fmt: skip
+    webhook_hosts: tuple[str, ...] = knob(
+        (), "HOST (its https port) or HOST:PORT that webhooks may go to; may be repeated; none: no webhooks"
+    )
     commit_after: float = knob(2.0, "a waiting stream is answered with 200 and pings after", unit="seconds", low=0)
     ping_interval: float = knob(10.0, "time between the pings of a waiting stream", unit="seconds", low=0.1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields, replace
 from datetime import UTC, date, datetime, time
@@ -26,6 +27,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PLAIN_KEY = re.compile(r"key-[0-9a-f]{8}")  # what those of --api-key are called
 _CURRENCY = re.compile(r"[^\W\d_]{1,12}|[€$£¥]")
 _HASH = re.compile(r"sha256:(?:([0-9a-zA-Z_-]{1,64}):)?([0-9a-f]{64})")
+
+_KEY_BYTES = 24  # of a secret, at least
 
 _MOST = 10**12  # of a limit: more than any machine could do
 _SECONDS = 10**9  # the same: thirty years
@@ -91,6 +94,7 @@ class TenantPolicy:
     shared_cache: bool = knob(False, "prompts may hit the prefix cache of other tenants that say the same")
     max_waiting_requests: int = knob(0, "requests of it that may wait; 0: half of all, or its weight's part", low=0)
     max_waiting_tokens: int = knob(0, "prompt tokens of it that may wait; 0: half of all, or its weight's part", low=0)
+    webhook_secret: str = knob("", "whsec_BASE64 of at least 24 bytes, with which its webhooks are signed", unit="key")
     limits: Quota = field(default_factory=Quota)
     keys: tuple[KeyPolicy, ...] = ()
 
@@ -230,7 +234,8 @@ def _plain(kind: object, raw: object, rule: Rule, place: tuple[str, str]) -> obj
         value = None
     if value is None or not rule.allows(value):
         where, origin = place
-        raise ConfigError(f"{where} = {raw!r} ({origin}): accepted is {rule.accepts(kind)}", param=where)
+        shown = "a value" if rule.unit == "key" else repr(raw)  # a secret never reaches a log
+        raise ConfigError(f"{where} = {shown} ({origin}): accepted is {rule.accepts(kind)}", param=where)
     return value
 
 
@@ -279,6 +284,9 @@ def _check(policy: Policy, origin: str) -> None:
     hashes: list[str] = []
     for tenant in policy.tenants:
         _unique([key.name for key in tenant.keys], f"key of tenant {tenant.name}", origin)
+        if tenant.webhook_secret and not _is_secret(tenant.webhook_secret):
+            text = "webhook_secret must be whsec_ and the base64 of at least 24 bytes"
+            raise ConfigError(f"tenant {tenant.name} ({origin}): {text}", param="webhook_secret")
         for key in tenant.keys:
             if not _HASH.fullmatch(key.hash):
                 text = "hash must be sha256:SALT:HEX, as `tailrace keys new` prints it"
@@ -311,6 +319,13 @@ def _check_budgets(policy: Policy, origin: str) -> None:
                 f"{whose} ({origin}) has a budget of money and nothing has a price: add a table [prices.default]",
                 param="prices",
             )
+
+
+def _is_secret(text: str) -> bool:
+    try:
+        return text.startswith("whsec_") and len(b64decode(text.removeprefix("whsec_"), validate=True)) >= _KEY_BYTES
+    except ValueError:
+        return False
 
 
 def _unique(names: list[str], what: str, origin: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from tailrace.database.database import Database
 from tailrace.database.ledger import LedgerTable
 from tailrace.database.responses import Responses
+from tailrace.database.webhooks import Webhooks
 
 
 class Kept:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.responses = Responses(database)
+        self.webhooks = Webhooks(database)
         self.ledger = LedgerTable(database)
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ down_revision = None
 
 def upgrade() -> None:
     _responses()
+    _webhooks()
     _ledger()
 
 
@@ -83,3 +84,22 @@ def _responses() -> None:
         sa.Column("created", sa.Float, nullable=False),
     )
     op.create_index("ix_responses_created", "responses", ["created"])
+
+
+def _webhooks() -> None:
+    op.create_table(
+        "webhooks",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("subject", sa.Text, nullable=False),
+        sa.Column("url", sa.Text, nullable=False),
+        sa.Column("body", sa.Text, nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("due", sa.Float),
+        sa.Column("status", sa.Integer),
+        sa.Column("error", sa.Text),
+        sa.Column("created", sa.Float, nullable=False),
+    )
+    op.create_index("ix_webhooks_subject", "webhooks", ["subject"])
+    op.create_index("ix_webhooks_due", "webhooks", ["due"])
