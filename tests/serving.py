@@ -23,6 +23,7 @@ from tailrace.control.pipeline import Pipeline
 from tailrace.control.tenants import Tenants
 from tailrace.database.keeping import Keeping
 from tailrace.observe.metrics import Metrics
+from tailrace.observe.spill import Spill
 from tailrace.policy import Policy
 from tailrace.text.template import ChatTemplate
 from tailrace.text.tokenizer import Tokenizer
@@ -51,6 +52,7 @@ def make_state(
     tokens: Tokenizer | None = None,
     clock: Clock | None = None,
     database: str = "",
+    spill: Spill | None = None,
 ) -> AppState:
     """Must be called with a running loop. `chat` defaults to ChatML, `tokens` to the fake's tokenizer; nothing is kept
     without a `database`, which is opened by `state.keeping.start()` and closed by `state.keeping.close()`."""
@@ -62,7 +64,7 @@ def make_state(
         backend or FakeBackend(), config.control, clock, metrics, tenants=Tenants.of(config), store=store
     )
     models = one_model(pipeline, tokens or fake_tokenizer(), chat or template(), config, clock)
-    return AppState(config, pipeline, models, metrics, clock, keeping=Keeping(database))
+    return AppState(config, pipeline, models, metrics, clock, keeping=Keeping(database), spill=spill)
 
 
 def in_process(state: AppState) -> httpx.AsyncClient:

@@ -125,6 +125,12 @@ class DataConfig:
     database: str = knob(
         "", "sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME; none: nothing is kept; empty: SQLite in the folder"
     )
+    ledger_retention: float = knob(
+        400 * 86400.0, "rows of the ledger are forgotten after; 0: never", unit="seconds", low=0
+    )
+    ledger_spill: int = knob(
+        256 * 1024 * 1024, "file in the folder for rows that the database cannot take now", unit="bytes", low=0
+    )
     response_retention: float = knob(
         30 * 86400.0, "responses of /v1/responses are forgotten after; 0: never", unit="seconds", low=0
     )

@@ -6,8 +6,9 @@ import pytest
 
 from tailrace.clock import ManualClock
 from tailrace.control.admission import AsJob, Reject
+from tailrace.database.entry_id import entry_ids_from
 from tailrace.errors import QueueFull
-from tailrace.observe.entry import About, Entry, entry, entry_ids_from
+from tailrace.observe.entry import About, Entry, entry, is_row
 from tailrace.observe.record import Records, record
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.types import Formats, Traits
@@ -66,7 +67,9 @@ def test_one_that_was_refused_before_anything_was_known() -> None:
 def test_a_row_is_read_as_it_was_written() -> None:
     decision = AsJob(Reject("no_time", 503, "all", 3.0, 2.0))
     found = made(closed(admission=decision, band=1, limit={"limit": "concurrency"}))
-    assert Entry.of_row(found.row()) == found
+    assert Entry.of_row(found.row()) == found and is_row(found.row())
+    for wrong in ({"opened": "then"}, {"tenant": None}, {"phases": {}}, {"more": 1}):
+        assert not is_row({**found.row(), **wrong})
     admission = found.decisions["admission"]
     assert (admission["decision"], admission["refusal"]["reason"]) == ("asjob", "no_time")
 

@@ -23,8 +23,10 @@ from tailrace.control.streams import Streams
 from tailrace.database.keeping import Keeping
 from tailrace.observe.ended import Watcher
 from tailrace.observe.entry import About
+from tailrace.observe.ledger import Ledger
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.record import Records
+from tailrace.observe.spill import Spill
 from tailrace.observe.timeline import Timeline
 from tailrace.protocol.ask import Template
 from tailrace.protocol.sampling import Limits
@@ -42,7 +44,9 @@ class AppState:
     keeping: Keeping = field(default_factory=lambda: Keeping(""))
     server: str = field(default_factory=lambda: urandom(6).hex())  # this instance, in records of its requests
     watchers: tuple[Watcher, ...] = ()  # told of each request's end
+    spill: Spill | None = None  # where the ledger waits for its database
     adapters: Adapters = field(init=False)
+    ledger: Ledger = field(init=False)
     started: float = field(init=False)  # seconds since the epoch
     responses: ResponseStore = field(init=False)
     streams: Streams = field(init=False)
@@ -58,6 +62,8 @@ class AppState:
             self.pipeline, self.models, limits, self.responses, self.metrics, self.records, self.clock, self.server
         )
         self.adapters = Adapters(self.models, self.config.api.lora_folder)
+        self.ledger = Ledger(self.keeping, self.clock, self.spill, retention=self.config.data.ledger_retention)
+        self.metrics.registry.register(self.ledger)
 
     def _responses(self) -> ResponseStore:
         most = self.config.api.response_memory
@@ -69,10 +75,11 @@ class AppState:
     async def close(self) -> None:
         """When every request has ended, and before what is kept is closed."""
         await self.responses.close()
+        await self.ledger.close()
 
     def ended(self, about: About, timeline: Timeline) -> None:
         """Account for a request whose timeline has closed."""
-        self.plane.account(about, timeline)
+        self.ledger.add(self.plane.account(about, timeline))
 
     def limits_of(self, principal: Principal, name: str, model: Loaded | None) -> Limits:
         """What requests for the model of this name are checked against."""

@@ -19,7 +19,7 @@ import uvloop
 from tailrace.api.listener import bound
 from tailrace.cli.output import bold, show_warning
 from tailrace.clock import SystemClock
-from tailrace.config import Config, Loaded, database_of, store_root, warnings
+from tailrace.config import Config, Loaded, data_root, database_of, store_root, warnings
 from tailrace.engine.nodes import engine_ranks, ranks_text
 from tailrace.llm.fleet import Fleet
 from tailrace.llm.ready import Model
@@ -89,6 +89,7 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> bool:
     from tailrace.control.tenants import Tenants
     from tailrace.database.keeping import Keeping
     from tailrace.observe.metrics import Metrics
+    from tailrace.observe.spill import Spill
 
     metrics, fleet, model, engine = Metrics(), start.fleet, start.model, config.engine
     tenants, store = Tenants.of(config), limit_store(config.control, clock)
@@ -101,9 +102,11 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> bool:
     def on_listening(url: str) -> None:
         print_ready(url, model, not tenants.open, time.monotonic() - start.begin)
         keeping.start()
+        state.ledger.start()
 
     try:
-        state = AppState(config, pipeline, models, metrics, clock, keeping=keeping)
+        spill = Spill(data_root(config.data), config.data.ledger_spill)
+        state = AppState(config, pipeline, models, metrics, clock, keeping=keeping, spill=spill)
         state.adapters.at_start(config.api.loras)
         well = await serve(state, listener=start.listener, on_listening=on_listening)
         await pipeline.close()

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, RowMapping, Table, Text, or_, select
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, RowMapping, Table, Text, delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tailrace.database.database import Database
 from tailrace.database.dialect import insert
+from tailrace.database.entry_id import entry_ids_from
 from tailrace.database.schema import metadata
 
 Row = Mapping[str, Any]
+_AT_ONCE = 1000  # rows that one transaction forgets, so that no other write waits for long
 
 ledger = Table(
     "ledger",
@@ -85,7 +87,7 @@ class LedgerTable:
         self._database = database
 
     async def add(self, rows: Sequence[Row]) -> None:
-        """Raises IntegrityError or DataError for a row that no table can hold; none is written then."""
+        """All or none."""
         async with self._database.write() as connection:
             await insert_entries(connection, rows)
 
@@ -103,3 +105,14 @@ class LedgerTable:
             query = query.where(ledger.c.entry_id < before)
         async with self._database.read() as connection:
             return (await connection.execute(query)).mappings().all()
+
+    async def forget(self, before: float) -> int:
+        """Rows of requests that were opened before, in seconds since the epoch; how many there were."""
+        old = select(ledger.c.entry_id).where(ledger.c.entry_id < entry_ids_from(before)).limit(_AT_ONCE)
+        forgotten = 0
+        while True:
+            async with self._database.write() as connection:
+                done = await connection.execute(delete(ledger).where(ledger.c.entry_id.in_(old)))
+            forgotten += done.rowcount
+            if done.rowcount < _AT_ONCE:
+                return forgotten

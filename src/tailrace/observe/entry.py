@@ -7,11 +7,11 @@ text of prompts or answers. Times are whole microseconds, wall times seconds sin
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from os import urandom
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import orjson
 
+from tailrace.database.entry_id import new_entry_id
 from tailrace.frozen import frozen
 from tailrace.observe.timeline import WAITING, Phase, Timeline
 from tailrace.observe.timings import deadline_met
@@ -97,16 +97,27 @@ class Entry:
     def row(self) -> dict[str, Any]:
         """As the table has it."""
         row: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
-        row["phases"] = orjson.dumps(self.phases).decode()
-        row["decisions"] = orjson.dumps(self.decisions).decode()
+        for name in _JSON:
+            row[name] = orjson.dumps(row[name], default=str).decode()
         return row
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> Entry:
-        return cls(**{**row, "phases": orjson.loads(row["phases"]), "decisions": orjson.loads(row["decisions"])})
+        return cls(**{**row, **{name: orjson.loads(row[name]) for name in _JSON}})
 
 
 _NAMES = tuple(field.name for field in fields(Entry))
+_JSON = ("phases", "decisions")
+_KINDS = {name: get_args(kind) or (kind,) for name, kind in get_type_hints(Entry).items() if name not in _JSON}
+
+
+def is_row(value: dict[str, Any]) -> bool:
+    """Whether it is what `row` gives, and not of another version or half a line."""
+    if value.keys() != set(_NAMES):
+        return False
+    return all(isinstance(value[name], kinds) for name, kinds in _KINDS.items()) and all(
+        isinstance(value[name], str) for name in _JSON
+    )
 
 
 def entry(about: About, timeline: Timeline, *, server: str, ended: float) -> Entry:
@@ -118,7 +129,7 @@ def entry(about: About, timeline: Timeline, *, server: str, ended: float) -> Ent
     opened = ended - total / 1e6
     decode, longest = parts[Phase.DECODE], _count(facts, "longest")
     return Entry(
-        entry_id=f"{entry_ids_from(opened)}{urandom(10).hex()}",
+        entry_id=new_entry_id(opened),
         request_id=about.request_id,
         answer_id=about.answer_id,
         server=server,
@@ -165,11 +176,6 @@ def entry(about: About, timeline: Timeline, *, server: str, ended: float) -> Ent
         decisions=_decisions(facts),
         price=_count(facts, "price"),
     )
-
-
-def entry_ids_from(opened: float) -> str:
-    """What the entry ids of requests opened then, or later, are not below."""
-    return f"{max(int(opened * 1000), 0):012x}"
 
 
 def _decisions(facts: dict[str, object]) -> dict[str, Any]:
