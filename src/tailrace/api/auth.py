@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from starlette.requests import Request
 
 from tailrace.api.state import AppState, state_of
@@ -10,6 +12,7 @@ from tailrace.control.keys import Principal
 from tailrace.errors import Forbidden
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_OWN_NAME = re.compile(r"(127\.0\.0\.1|\[::1\]|localhost)(:\d{1,5})?")  # in a Host header
 
 
 def authorize(request: Request) -> None:
@@ -50,6 +53,9 @@ def _require(principal: Principal, scope: str) -> None:
 
 
 def _own_machine(request: Request, state: AppState) -> bool:
-    """No web page of somebody else's that this machine's browser shows: those have an origin, or another host."""
-    host = request.url.hostname or ""
-    return state.config.api.host in LOOPBACK and host in LOOPBACK and "origin" not in request.headers
+    """Asked from this machine, under a name that no foreign name server can give it, and by no foreign web page that
+    its browser shows: a browser says with `Origin` and `Sec-Fetch-Site` where a page's request comes from."""
+    host, origin, site = (header(request.scope, name) for name in (b"host", b"origin", b"sec-fetch-site"))
+    if state.config.api.host not in LOOPBACK or not _OWN_NAME.fullmatch(host or ""):
+        return False
+    return origin in (None, f"{request.scope['scheme']}://{host}") and site in (None, "same-origin", "none")

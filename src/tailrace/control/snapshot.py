@@ -27,6 +27,7 @@ def snapshot(pipeline: Pipeline) -> Data:
         "model": ", ".join(name for backend in backends for name in backend.caps.models),
         "draining": pipeline.draining,
         "requests": {"running": pipeline.running, "waiting": pipeline.waiting},
+        "tokens": pipeline.metrics.token_counts(),
         "queues": _queues(waiting, pipeline.clock.now()),
         "running": [_run(run, pipeline.clock.now()) for run in running],
         "tenants": _tenants(pipeline, waiting, running),

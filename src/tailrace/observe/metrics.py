@@ -104,6 +104,10 @@ class Metrics:
         self._tokens.prompt += prompt_tokens
         self._tokens.cached += cached_tokens
 
+    def token_counts(self) -> dict[str, int]:
+        """Tokens of prompts, those of them found in the prefix cache, and generated ones, since the start."""
+        return {"prompt": self._tokens.prompt, "cached": self._tokens.cached, "generated": self._tokens.generated}
+
     def preempted(self, times: int, recomputed_tokens: int) -> None:
         if times or recomputed_tokens:
             self._preemptions.inc(times)
