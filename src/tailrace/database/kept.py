@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tailrace.database.database import Database
+from tailrace.database.files import Files
+from tailrace.database.jobs import Jobs
 from tailrace.database.ledger import LedgerTable
 from tailrace.database.responses import Responses
 from tailrace.database.webhooks import Webhooks
@@ -13,6 +15,8 @@ class Kept:
         self.database = database
         self.responses = Responses(database)
         self.webhooks = Webhooks(database)
+        self.files = Files(database)
+        self.jobs = Jobs(database)
         self.ledger = LedgerTable(database)
 
     async def close(self) -> None:

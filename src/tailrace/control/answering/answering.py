@@ -93,7 +93,7 @@ class Work:
 
 
 class Answering:
-    """`await serve(...)` once, `close(...)` in the end, whatever happened. `outcome` and `status` are for the record."""
+    """`await serve(...)` once, `close(...)` in the end, whatever happened. `outcome`, `status`: of the record."""
 
     def __init__(self, plane: Plane, route: Route, sender: Sender, timeline: Timeline) -> None:
         self.plane = plane

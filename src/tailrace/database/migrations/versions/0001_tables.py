@@ -11,6 +11,8 @@ def upgrade() -> None:
     _responses()
     _webhooks()
     _ledger()
+    _jobs()
+    _files()
 
 
 def _ledger() -> None:
@@ -103,3 +105,78 @@ def _webhooks() -> None:
     )
     op.create_index("ix_webhooks_subject", "webhooks", ["subject"])
     op.create_index("ix_webhooks_due", "webhooks", ["due"])
+
+
+def _jobs() -> None:
+    op.create_table(
+        "jobs",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("key", sa.Text, nullable=False),
+        sa.Column("endpoint", sa.Text, nullable=False),
+        sa.Column("created", sa.Float, nullable=False),
+        sa.Column("expires", sa.Float, nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("ends_as", sa.Text, nullable=False),
+        sa.Column("window", sa.Text, nullable=False),
+        sa.Column("input_file", sa.Text, nullable=False),
+        sa.Column("output_file", sa.Text, nullable=False),
+        sa.Column("error_file", sa.Text, nullable=False),
+        sa.Column("metadata", sa.Text, nullable=False),
+        sa.Column("errors", sa.Text, nullable=False),
+        sa.Column("started", sa.Float),
+        sa.Column("finalizing", sa.Float),
+        sa.Column("cancelling", sa.Float),
+        sa.Column("ended", sa.Float),
+        sa.Column("total", sa.BigInteger, nullable=False),
+        sa.Column("counts", sa.Text, nullable=False),
+        sa.Column("owner", sa.Text),
+        sa.Column("lease", sa.Float),
+    )
+    op.create_index("ix_jobs_state", "jobs", ["state"])
+    op.create_index("ix_jobs_tenant_kind_created", "jobs", ["tenant", "kind", "created"])
+    op.create_table(
+        "job_lines",
+        sa.Column("job", sa.Text, nullable=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("custom_id", sa.Text, nullable=False),
+        sa.Column("url", sa.Text, nullable=False),
+        sa.Column("model", sa.Text, nullable=False),
+        sa.Column("body", sa.Text, nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("faults", sa.Integer, nullable=False),
+        sa.Column("owner", sa.Text),
+        sa.Column("lease", sa.Float),
+        sa.Column("status", sa.Integer, nullable=False),
+        sa.Column("response", sa.Text, nullable=False),
+        sa.Column("entry_id", sa.Text, nullable=False),
+        sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+        sa.Column("cached_tokens", sa.BigInteger, nullable=False),
+        sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+        sa.Column("finished", sa.Float),
+        sa.PrimaryKeyConstraint("job", "number", name="pk_job_lines"),
+    )
+    op.create_index("ix_job_lines_job_state_number", "job_lines", ["job", "state", "number"])
+    op.create_index("ix_job_lines_state_owner", "job_lines", ["state", "owner"])
+
+
+def _files() -> None:
+    op.create_table(
+        "files",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("purpose", sa.Text, nullable=False),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("size", sa.BigInteger, nullable=False),
+        sa.Column("created", sa.Float, nullable=False),
+    )
+    op.create_index("ix_files_tenant_created", "files", ["tenant", "created"])
+    op.create_table(
+        "file_chunks",
+        sa.Column("file", sa.Text, nullable=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("data", sa.LargeBinary, nullable=False),
+        sa.PrimaryKeyConstraint("file", "number", name="pk_file_chunks"),
+    )

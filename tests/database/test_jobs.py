@@ -1,0 +1,150 @@
+"""Jobs and their lines in a real database: claims, leases, ends; and any order of them against a simple model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace.database.database import Database
+from tailrace.database.job import Counts, Job, JobState, Line, LineState, NewLine, Result
+from tailrace.database.jobs import Jobs
+from tailrace.database.ledger import LedgerTable
+from tests.observe.test_entry import closed, made
+
+DONE = Result(LineState.DONE, 200, "{}")
+MODELS = {"batch_1": ("m",)}
+
+
+def job(name: str = "batch_1", **fields: Any) -> Job:
+    return replace(Job(name, "batch", "acme", "key", "/v1/chat/completions", 1.0, 1000.0), **fields)
+
+
+def new(number: int, model: str = "m") -> NewLine:
+    return NewLine(number, f"id-{number}", "/v1/chat/completions", model, "{}")
+
+
+def row(line: Line) -> dict[str, Any]:
+    entry_id = f"e{line.number}-{line.attempts}"
+    return {**made(closed(prompt_tokens=3, completion_tokens=2)).row(), "entry_id": entry_id}
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    made = Database(url)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def started(jobs: Jobs, count: int, name: str = "batch_1") -> None:
+    await jobs.add(job(name))
+    await jobs.add_lines(name, [new(i) for i in range(count)])
+    assert await jobs.begin(name, count, 2.0)
+
+
+async def test_each_line_is_claimed_once_however_many_ask(database: Database) -> None:
+    jobs = Jobs(database)
+    await started(jobs, 20)
+    claims = [jobs.claim(f"server{i}", {"batch_1": 4}, MODELS, 10.0, 40.0) for i in range(5)]
+    claimed = [line.number for lines in await asyncio.gather(*claims) for line in lines]
+    left = await jobs.claim("last", {"batch_1": 20}, MODELS, 10.0, 40.0)  # locked rows were skipped, not waited for
+    assert sorted(claimed + [line.number for line in left]) == list(range(20))
+
+
+async def test_a_line_ends_once_by_its_latest_claimant(database: Database) -> None:
+    jobs, ledger = Jobs(database), LedgerTable(database)
+    await started(jobs, 1)
+    (first,) = await jobs.claim("a", {"batch_1": 5}, MODELS, 10.0, 40.0)
+    assert await jobs.claim("b", {"batch_1": 5}, MODELS, 39.0, 69.0) == []
+    (second,) = await jobs.claim("b", {"batch_1": 5}, MODELS, 41.0, 71.0)
+    assert (first.attempts, second.attempts, second.body) == (1, 2, "{}")
+    assert await jobs.renew("a", [first.name], 80.0) == set()
+    assert await jobs.renew("b", [second.name], 80.0) == {second.name}
+    assert not await jobs.finish(first, "a", DONE, row(first), 42.0)
+    assert await jobs.finish(second, "b", DONE, row(second), 43.0)
+    assert not await jobs.finish(second, "b", DONE, row(second), 44.0)
+    assert [each["entry_id"] for each in await ledger.latest("acme", 9)] == ["e0-2"]
+    found = await jobs.find("acme", "batch", "batch_1")
+    assert found is not None and found[1] == Counts(1, 1, 0, 3, 0, 2)
+
+
+async def test_an_output_is_not_there_without_its_row(database: Database) -> None:
+    jobs = Jobs(database)
+    await started(jobs, 1)
+    (line,) = await jobs.claim("a", {"batch_1": 1}, MODELS, 10.0, 40.0)
+    with pytest.raises(Exception):  # noqa: B017 - each database has its own word for it
+        await jobs.finish(line, "a", DONE, {**row(line), "outcome": None}, 11.0)
+    assert [each.state for each in await jobs.ended_lines("batch_1", -1, 9)] == [LineState.RUNNING]
+
+
+async def test_a_server_that_comes_back_has_its_lines_at_once(database: Database) -> None:
+    jobs = Jobs(database)
+    await started(jobs, 3)
+    await jobs.claim("a", {"batch_1": 2}, MODELS, 10.0, 1e9)
+    await jobs.claim("b", {"batch_1": 1}, MODELS, 10.0, 1e9)
+    assert await jobs.reclaim("a") == 2
+    assert [line.number for line in await jobs.claim("c", {"batch_1": 9}, MODELS, 11.0, 40.0)] == [0, 1]
+
+
+async def test_cancelling_ends_what_has_not_and_bills_what_was_made(database: Database) -> None:
+    jobs, ledger = Jobs(database), LedgerTable(database)
+    await started(jobs, 3)
+    done, running = await jobs.claim("a", {"batch_1": 2}, MODELS, 10.0, 40.0)
+    assert await jobs.finish(done, "a", DONE, row(done), 11.0)
+    assert not await jobs.cancel("other", "batch", "batch_1", 12.0)
+    assert await jobs.cancel("acme", "batch", "batch_1", 12.0)
+    assert not await jobs.cancel("acme", "batch", "batch_1", 12.0)
+    assert await jobs.renew("a", [running.name], 80.0) == set()
+    for _ in range(2):
+        await jobs.finish(running, "a", DONE, row(running), 13.0)
+    states = [each.state for each in await jobs.ended_lines("batch_1", -1, 9)]
+    assert states == [LineState.DONE, LineState.CANCELLED, LineState.CANCELLED]
+    assert len(await ledger.latest("acme", 9)) == 2
+    (due,) = await jobs.due(14.0)
+    assert (due.job.state, due.open, due.ready) == (JobState.CANCELLING, False, False)
+    assert await jobs.end(due.job, None, None, 15.0)
+    found = await jobs.find("acme", "batch", "batch_1")
+    assert found is not None and found[0].state == JobState.CANCELLED and found[1].completed == 1
+
+
+async def test_what_is_due(database: Database) -> None:
+    jobs = Jobs(database)
+    await jobs.add(job("batch_0"), owner="a", lease=20.0)
+    await started(jobs, 1)
+    assert [(d.job.id, d.leased, d.open, d.ready) for d in await jobs.due(10.0)] == [
+        ("batch_0", True, False, False),
+        ("batch_1", False, True, True),
+    ]
+    assert not await jobs.take(job("batch_0"), "b", 10.0, 40.0)
+    assert await jobs.take(job("batch_0"), "b", 21.0, 40.0)
+    (line,) = await jobs.claim("a", {"batch_1": 1}, MODELS, 10.0, 40.0)
+    assert not (await jobs.due(30.0))[1].ready
+    assert (await jobs.due(41.0))[1].ready
+    assert not await jobs.finalize("batch_1", 42.0)
+    assert await jobs.finish(line, "a", DONE, row(line), 42.0)
+    assert await jobs.finalize("batch_1", 42.0)
+    assert await jobs.refuse("batch_0", [{"code": "x"}], 50.0)
+    failed = await jobs.find("acme", "batch", "batch_0")
+    assert failed is not None and (failed[0].state, failed[0].errors) == (JobState.FAILED, [{"code": "x"}])
+
+
+async def test_lines_of_other_models_are_left(database: Database) -> None:
+    jobs = Jobs(database)
+    await jobs.add(job(), [new(0, "other"), new(1)])
+    await jobs.begin("batch_1", 2, 2.0)
+    assert [line.number for line in await jobs.claim("a", {"batch_1": 5}, MODELS, 10.0, 40.0)] == [1]
+
+
+async def test_pages(database: Database) -> None:
+    jobs = Jobs(database)
+    for number in range(4):
+        await jobs.add(job(f"batch_{number}", created=float(number), tenant="acme" if number else "other"))
+    first = await jobs.page("acme", "batch", None, 2)
+    assert first is not None and [each.id for each, _ in first] == ["batch_3", "batch_2"]
+    rest = await jobs.page("acme", "batch", "batch_2", 9)
+    assert rest is not None and [each.id for each, _ in rest] == ["batch_1"]
+    assert await jobs.page("acme", "batch", "batch_0", 9) is None
