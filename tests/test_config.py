@@ -188,5 +188,5 @@ def test_store_root() -> None:
 
 def test_knobs_stay_few_and_their_flags_distinct() -> None:
     flags = [setting.flag for setting in settings()]
-    assert len(flags) < 60
+    assert len(flags) < 70
     assert len(set(flags)) == len(flags)

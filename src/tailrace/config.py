@@ -123,7 +123,9 @@ class DataConfig:
 
     data_folder: str = knob("", "folder of the database and of what waits for it; empty: $XDG_STATE_HOME/tailrace")
     database: str = knob(
-        "", "sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME; none: nothing is kept; empty: SQLite in the folder"
+        "",
+        "sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME; none: nothing is kept; empty: SQLite in the folder",
+        unit="url",
     )
     ledger_retention: float = knob(
         400 * 86400.0, "rows of the ledger are forgotten after; 0: never", unit="seconds", low=0
@@ -137,15 +139,35 @@ class DataConfig:
 
 
 @frozen
+class ObserveConfig:
+    """What is told of requests, and to whom. No text of prompts or answers is in any of it."""
+
+    log_level: str = knob(
+        "warning",
+        "least level of log lines; info: a line per request too",
+        choices=("debug", "info", "warning", "error"),
+    )
+    log_format: str = knob("text", "how log lines are written, to stderr", choices=("text", "json"))
+    otlp_endpoint: str = knob(
+        "", "http://HOST:4318 of an OpenTelemetry collector for traces and metrics; empty: none", unit="url"
+    )
+    otlp_headers: tuple[str, ...] = knob((), "NAME=VALUE sent to it, as its token; may be repeated", unit="secret")
+    trace_ratio: float = knob(
+        1.0, "part of the requests whose trace is sent; failed and late ones always are", low=0, high=1
+    )
+
+
+@frozen
 class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     control: ControlConfig = field(default_factory=ControlConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
     data: DataConfig = field(default_factory=DataConfig)
+    observe: ObserveConfig = field(default_factory=ObserveConfig)
     policy: Policy = field(default_factory=Policy)  # from tables of the file; no knobs
 
 
-_SECTIONS = ("engine", "control", "api", "data")
+_SECTIONS = ("engine", "control", "api", "data", "observe")
 
 
 @frozen
@@ -264,7 +286,7 @@ def parse(setting: Setting, raw: object, origin: str) -> object:
     except (ValueError, OverflowError):
         value = None
     if value is None or not setting.rule.allows(value):
-        shown = "a value" if setting.rule.unit == "key" else repr(raw)  # a key never reaches a log
+        shown = "a value" if setting.rule.secret else repr(raw)
         raise ConfigError(f"{setting.name} = {shown} ({origin}): accepted is {setting.accepts}", param=setting.name)
     return value
 

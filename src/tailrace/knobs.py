@@ -25,8 +25,8 @@ _SCALES = {"bytes": _SIZES, "seconds": _TIMES}
 
 @frozen
 class Rule:
-    """What a setting means and accepts. `unit` is "bytes", "seconds", "price", "key", "url" or nothing; bounds are
-    inclusive."""
+    """What a setting means and accepts. `unit` is "bytes", "seconds", "price", "key", "secret", "url" or nothing;
+    bounds are inclusive."""
 
     help: str
     choices: tuple[str, ...] = ()
@@ -34,6 +34,11 @@ class Rule:
     low: float | None = None
     high: float | None = None
     filled: bool = False  # a text that must not be empty
+
+    @property
+    def secret(self) -> bool:
+        """Whether a value must reach no message, log or page."""
+        return self.unit in ("key", "secret")
 
     def accepts(self, kind: object) -> str:
         """What may be written for a setting of this type, for messages and help."""

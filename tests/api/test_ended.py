@@ -47,8 +47,8 @@ async def test_an_answer() -> None:
         ("GET", "/v1/models", None, ("/v1/models", 200, "ok", "")),
         ("HEAD", "/v1/models", None, ("/v1/models", 200, "ok", "")),
         ("GET", "/v1/requests/nobody", None, ("/v1/requests/{request_id}", 404, "invalid", "not_found")),
-        ("GET", "/secret/path", None, ("", 404, "invalid", "invalid")),
-        ("DELETE", CHAT, None, (CHAT, 405, "invalid", "invalid")),
+        ("GET", "/secret/path", None, ("", 404, "invalid", "404")),
+        ("DELETE", CHAT, None, (CHAT, 405, "invalid", "405")),
         ("POST", CHAT, {"model": "nobody", "messages": []}, (CHAT, 404, "invalid", "model_not_found")),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tailrace.errors import InvalidRequest
 from tailrace.observe.timeline import WAITING, Timeline
+from tailrace.observe.trace_context import TraceContext
 from tailrace.protocol.sampling import MOST_TASK, is_task
 
 _FACTS = (("tenant", b"x-tailrace-tenant"), ("class", b"x-tailrace-class"), ("bucket", b"x-tailrace-length"))
@@ -18,6 +19,9 @@ def trail(timeline: Timeline) -> list[tuple[bytes, bytes]]:
     if headers:
         waited = sum(map(timeline.parts().__getitem__, WAITING))
         headers.append((b"x-tailrace-queue-ms", b"%.3f" % (waited / 1000)))
+    context = facts.get("trace")
+    if isinstance(context, TraceContext):
+        headers.append((b"traceresponse", context.header()))
     predicted = facts.get("predicted_ttft")
     if isinstance(predicted, float):
         headers.append((b"x-tailrace-predicted-ttft-ms", b"%.0f" % (predicted * 1000)))

@@ -44,6 +44,7 @@ class AppState:
     keeping: Keeping = field(default_factory=lambda: Keeping(""))
     server: str = field(default_factory=lambda: urandom(6).hex())  # this instance, in records of its requests
     watchers: tuple[Watcher, ...] = ()  # told of each request's end
+    trace_ratio: float | None = None  # part of the requests whose trace one of them sends; None: no traces at all
     spill: Spill | None = None  # where the ledger waits for its database
     adapters: Adapters = field(init=False)
     ledger: Ledger = field(init=False)

@@ -28,9 +28,9 @@ def print_settings(loaded: Loaded) -> None:
 
 
 def shown(rule: Rule, value: object) -> str:
-    """A value as people write it; of API keys only how many there are."""
-    if rule.unit == "key":
-        return f"{len(value)} keys" if isinstance(value, tuple) else ""
+    """A value as people write it; of secrets only how many there are."""
+    if rule.secret:
+        return f"{len(value)} {rule.unit}s" if isinstance(value, tuple) else ""
     if rule.unit == "url":
         value = without_password(str(value))
     if rule.unit == "bytes" and isinstance(value, int) and value:

@@ -55,7 +55,7 @@ def _divide_models(given: dict[str, Any]) -> None:
 
 def loaded_settings(command: Command) -> Command:
     """All sections' flags: for the commands that run a server, or explain one."""
-    return setting_flags("engine", "control", "api", "data")(command)
+    return setting_flags("engine", "control", "api", "data", "observe")(command)
 
 
 def option_parameters(options: type) -> list[inspect.Parameter]:
@@ -80,7 +80,7 @@ def sign(command: Callable[..., Any], parameters: list[inspect.Parameter]) -> No
 
 
 def _config_option() -> inspect.Parameter:
-    help = "TOML file with the sections [engine], [control], [api] and [data]"
+    help = "TOML file with the sections [engine], [control], [api], [data] and [observe]"
     return _keyword("config", str | None, typer.Option(None, "--config", metavar="FILE", help=help))
 
 
@@ -100,5 +100,5 @@ def _keyword(name: str, kind: object, default: object) -> inspect.Parameter:
 def _metavar(setting: Setting) -> str:
     if setting.rule.choices:
         return "|".join(setting.rule.choices)
-    units = {"bytes": "SIZE", "seconds": "TIME", "key": "KEY"}
+    units = {"bytes": "SIZE", "seconds": "TIME", "key": "KEY", "secret": "NAME=VALUE"}
     return units.get(setting.rule.unit) or ("TEXT" if setting.type is str else "N")

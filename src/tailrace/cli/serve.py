@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -17,40 +18,53 @@ from threading import Thread
 import uvloop
 
 from tailrace.api.listener import bound
+from tailrace.cli.observers import Observers
 from tailrace.cli.output import bold, show_warning
 from tailrace.clock import SystemClock
 from tailrace.config import Config, Loaded, data_root, database_of, store_root, warnings
 from tailrace.engine.nodes import engine_ranks, ranks_text
 from tailrace.llm.fleet import Fleet
 from tailrace.llm.ready import Model
+from tailrace.observe.logs.logs import logging_to
+from tailrace.observe.otel.collector import Collector
 from tailrace.units import human_bytes
+
+log = logging.getLogger(__name__)
 
 
 def run_server(loaded: Loaded) -> bool:
     """Serve until SIGTERM or SIGINT; False when it ended because an engine was given up. Raises the typed errors of
     settings, store and model files."""
     begin = time.monotonic()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = loaded.config
-    for text in warnings(config):
-        show_warning(text)
+    collector = Collector.of(config.observe)
     listener = bound(config.api.host, config.api.port)
-    with closing(listener):
-        return _load_and_serve(config, listener, begin)
+    with closing(listener), logging_to(sys.stderr.buffer, config) as logs:
+        for text in warnings(config):
+            _warn(config, text)
+        return _load_and_serve(config, listener, Observers(logs, collector), begin)
 
 
-def _load_and_serve(config: Config, listener: socket, begin: float) -> bool:
+def _warn(config: Config, text: str) -> None:
+    """Among lines for machines as one of them."""
+    if config.observe.log_format == "text":
+        show_warning(text)
+    else:
+        log.warning(text)
+
+
+def _load_and_serve(config: Config, listener: socket, observers: Observers, begin: float) -> bool:
     clock = SystemClock()
     with importing("tailrace.api.server"):
         fleet = Fleet(config.engine, clock)
-        model = fleet.ready(fleet.names[0], show=True)
+        model = fleet.ready(fleet.names[0], show=config.observe.log_format == "text")
     if model.template is None and model.parts.generates:
-        show_warning("the model has no chat template: chat routes answer 400; give one with --chat-template FILE")
+        _warn(config, "the model has no chat template: chat routes answer 400; give one with --chat-template FILE")
     print_model(model, config)
     gc.freeze()  # what start-up made lives as long as the process: later collections need not look at it
     gc.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(Start(fleet, model, listener, begin), config, clock))
+        return runner.run(_serve(Start(fleet, model, listener, observers, begin), config, clock))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,7 @@ class Start:
     fleet: Fleet
     model: Model
     listener: socket
+    observers: Observers
     begin: float
 
 
@@ -108,11 +123,13 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> bool:
         spill = Spill(data_root(config.data), config.data.ledger_spill)
         state = AppState(config, pipeline, models, metrics, clock, keeping=keeping, spill=spill)
         state.adapters.at_start(config.api.loras)
+        start.observers.watch(state)
         well = await serve(state, listener=start.listener, on_listening=on_listening)
         await pipeline.close()
         await state.close()
         return well
     finally:
+        await asyncio.to_thread(start.observers.close)
         await keeping.close()
         models.close()
 

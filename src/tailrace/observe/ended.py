@@ -6,9 +6,13 @@ from collections.abc import Callable
 
 from tailrace.frozen import frozen
 from tailrace.observe.timeline import Timeline
+from tailrace.observe.timings import deadline_met
 
 # Of a request that no generating route has judged, by its status.
 _OUTCOMES = {0: "cancelled", 429: "rejected", 503: "rejected"}
+
+_ERRORS = {"cancelled": "cancelled", "error": "internal_error"}  # of an outcome that nobody gave a reason for
+_PROBES = ("/health/live", "/health/ready", "/metrics")
 
 
 @frozen
@@ -31,10 +35,20 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The code of what went wrong; empty where nothing did."""
+        """The code of what went wrong, or else the status; empty where nothing did."""
         if self.outcome == "ok":
             return ""
-        return str(self.timeline.facts.get("error") or ("internal_error" if self.outcome == "error" else self.outcome))
+        return str(self.timeline.facts.get("error") or _ERRORS.get(self.outcome) or self.status)
+
+    @property
+    def probe(self) -> bool:
+        """Whether a machine only looked, as it does every few seconds: no trace, no line."""
+        return self.path in _PROBES
+
+    @property
+    def late(self) -> bool:
+        """Whether its first token came after it was due."""
+        return deadline_met(self.timeline) is False
 
     @property
     def opened_us(self) -> int:
