@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -32,7 +32,9 @@ class EngineConfig:
         "smollm2:135m", "name of a model, hf:ORG/REPO, or a path to a .gguf file or a model folder", filled=True
     )
     more_models: tuple[str, ...] = knob((), "another model, loaded when it is asked for; may be repeated")
-    keep_alive: float = knob(0.0, "a model that nobody uses is unloaded after; 0: never", unit="seconds", low=0)
+    keep_alive: float = knob(
+        0.0, "a model that nobody uses is unloaded after; 0: never", unit="seconds", low=0, live=True
+    )
     models_memory: int = knob(0, "memory for the weights and KV caches of all models; 0: no bound", unit="bytes", low=0)
     served_name: str = knob("", "name that clients use for the first model; empty: its own")
     weights: str = knob("auto", "packed weights", choices=("auto", "int8", "bf16"))
@@ -66,24 +68,37 @@ class EngineConfig:
 class ControlConfig:
     """Who may wait. Requests beyond these bounds are refused with 429 and a Retry-After."""
 
-    max_waiting_requests: int = knob(256, "requests that may wait", low=0)
-    max_waiting_tokens: int = knob(262_144, "prompt tokens over all waiting requests", low=0)
-    long_prompt: int = knob(1024, "uncached prompt tokens from which a request is of class long", low=1)
-    long_output: int = knob(1024, "expected tokens of an answer from which a request is of class long", low=1)
-    deadline_chance: float = knob(0.5, "a request less likely to meet its deadline is refused at once", low=0, high=1)
+    max_waiting_requests: int = knob(256, "requests that may wait", low=0, live=True)
+    max_waiting_tokens: int = knob(262_144, "prompt tokens over all waiting requests", low=0, live=True)
+    long_prompt: int = knob(1024, "uncached prompt tokens from which a request is of class long", low=1, live=True)
+    long_output: int = knob(
+        1024, "expected tokens of an answer from which a request is of class long", low=1, live=True
+    )
+    deadline_chance: float = knob(
+        0.5, "a request less likely to meet its deadline is refused at once", low=0, high=1, live=True
+    )
     limits_url: str = knob(
         "", "redis://HOST:PORT/DB keeps tenants' limits for several gateways; empty: in process", unit="url"
     )
     limits_lease: float = knob(30.0, "time after which a dead gateway's holds in Redis are free", unit="seconds", low=1)
     limits_timeout: float = knob(1.0, "longest wait for Redis, of a whole call", unit="seconds", low=0.001)
     limits_down: str = knob(
-        "refuse", "what has limits while Redis does not answer; admit: unchecked", choices=("refuse", "admit")
+        "refuse",
+        "what has limits while Redis does not answer; admit: unchecked",
+        choices=("refuse", "admit"),
+        live=True,
     )
-    drain_timeout: float = knob(30.0, "time running requests get after SIGTERM", unit="seconds", low=0)
+    drain_timeout: float = knob(30.0, "time running requests get after SIGTERM", unit="seconds", low=0, live=True)
     stall_timeout: float = knob(
-        30.0, "an engine without progress for that long, or 30 steps, is restarted; 0: never", unit="seconds", low=0
+        30.0,
+        "an engine without progress for that long, or 30 steps, is restarted; 0: never",
+        unit="seconds",
+        low=0,
+        live=True,
     )
-    max_restarts: int = knob(3, "restarts of an engine in 10 minutes; then the process ends with status 1", low=0)
+    max_restarts: int = knob(
+        3, "restarts of an engine in 10 minutes; then the process ends with status 1", low=0, live=True
+    )
 
 
 @frozen
@@ -92,16 +107,16 @@ class ApiConfig:
 
     host: str = knob("127.0.0.1", "address to listen on", filled=True)
     port: int = knob(8000, "port to listen on; 0: any free one", low=0, high=65_535)
-    api_keys: tuple[str, ...] = knob((), "accepted key, or sha256:HEX of one; may be repeated", unit="key")
-    admin_keys: tuple[str, ...] = knob((), "as api keys, for /admin routes too; may be repeated", unit="key")
-    api_key_file: str = knob("", "file of accepted keys, one a line; # starts a comment")
+    api_keys: tuple[str, ...] = knob((), "accepted key, or sha256:HEX of one; may be repeated", unit="key", live=True)
+    admin_keys: tuple[str, ...] = knob((), "as api keys, for /admin routes too; may be repeated", unit="key", live=True)
+    api_key_file: str = knob("", "file of accepted keys, one a line; # starts a comment", live=True)
     loras: tuple[str, ...] = knob((), "NAME=PATH of an adapter (PEFT's folder) on the first model; may be repeated")
     lora_folder: str = knob("", "folder from which adapters may be loaded while serving; empty: none are")
-    max_body_bytes: int = knob(8 * 1024 * 1024, "largest request body", unit="bytes", low=1024)
-    max_choices: int = knob(16, "largest n", low=1, high=1024)
-    max_logprobs: int = knob(20, "largest number of alternatives per token", low=0, high=1024)
-    max_stop_strings: int = knob(16, "stop strings in one request", low=1)
-    max_prompts: int = knob(64, "prompts in one completions request", low=1)
+    max_body_bytes: int = knob(8 * 1024 * 1024, "largest request body", unit="bytes", low=1024, live=True)
+    max_choices: int = knob(16, "largest n", low=1, high=1024, live=True)
+    max_logprobs: int = knob(20, "largest number of alternatives per token", low=0, high=1024, live=True)
+    max_stop_strings: int = knob(16, "stop strings in one request", low=1, live=True)
+    max_prompts: int = knob(64, "prompts in one completions request", low=1, live=True)
     response_memory: int = knob(
         64 * 1024 * 1024, "memory for /v1/responses that wait to be kept, or are kept in memory", unit="bytes", low=0
     )
@@ -113,8 +128,10 @@ class ApiConfig:
     webhook_hosts: tuple[str, ...] = knob(
         (), "HOST (its https port) or HOST:PORT that webhooks may go to; may be repeated; none: no webhooks"
     )
-    commit_after: float = knob(2.0, "a waiting stream is answered with 200 and pings after", unit="seconds", low=0)
-    ping_interval: float = knob(10.0, "time between the pings of a waiting stream", unit="seconds", low=0.1)
+    commit_after: float = knob(
+        2.0, "a waiting stream is answered with 200 and pings after", unit="seconds", low=0, live=True
+    )
+    ping_interval: float = knob(10.0, "time between the pings of a waiting stream", unit="seconds", low=0.1, live=True)
 
 
 @frozen
@@ -202,16 +219,40 @@ class Setting:
 @frozen
 class Loaded:
     """A checked configuration and, for every setting, the source that had the last word. `file` and the `tables` of it
-    are what the policy was read from."""
+    are what the policy was read from. `again` reads the same sources as they are now; it raises ConfigError."""
 
     config: Config
     origins: Mapping[str, str]  # "engine.threads" -> "default", a file, a variable or a flag
     file: str = ""
     tables: Mapping[str, object] = field(default_factory=dict)
+    again: Callable[[], Loaded] | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> Loaded:
+        """Of a program that has made it itself."""
+        return cls(config, {setting.name: "program" for setting in settings()})
 
     def rows(self) -> Iterator[tuple[Setting, object, str]]:
         for setting in settings():
             yield setting, getattr(getattr(self.config, setting.section), setting.key), self.origins[setting.name]
+
+
+def taken_over(now: Config, wanted: Config) -> tuple[Config, list[str], list[str]]:
+    """`wanted`, as far as a running server can take it over from `now`; the names of what changes, and of what would
+    need a restart. Tables are taken over whole."""
+    sections: dict[str, Any] = {}
+    changed: list[str] = []
+    left: list[str] = []
+    for setting in settings():
+        before, after = (getattr(getattr(each, setting.section), setting.key) for each in (now, wanted))
+        if before == after:
+            continue
+        (changed if setting.rule.live else left).append(setting.name)
+        if setting.rule.live:
+            sections.setdefault(setting.section, {})[setting.key] = after
+    changed += sorted(name for name in TABLES if getattr(now.policy, name) != getattr(wanted.policy, name))
+    merged = {name: replace(getattr(now, name), **values) for name, values in sections.items()}
+    return replace(now, **merged, policy=wanted.policy), changed, left
 
 
 _PREFIX = "TAILRACE_"
@@ -244,7 +285,8 @@ def load(file: str = "", environ: Mapping[str, str] | None = None, flags: Mappin
     config = _assemble(values, read_policy(tree, file))
     keys = _read_key_file(config.api.api_key_file) if config.api.api_key_file else ()
     config = replace(config, api=replace(config.api, api_keys=config.api.api_keys + keys))
-    return Loaded(config, origins, file, {name: table for name, table in tree.items() if name in TABLES})
+    tables = {name: table for name, table in tree.items() if name in TABLES}
+    return Loaded(config, origins, file, tables, lambda: load(file, environ, flags))
 
 
 def store_root(config: EngineConfig, environ: Mapping[str, str] | None = None) -> Path:

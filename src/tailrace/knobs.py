@@ -34,6 +34,7 @@ class Rule:
     low: float | None = None
     high: float | None = None
     filled: bool = False  # a text that must not be empty
+    live: bool = False  # a running server takes another value over
 
     @property
     def secret(self) -> bool:

@@ -74,8 +74,8 @@ def test_several_tenants_do_not_share_a_prefix_cache() -> None:
 def test_bands_shares_and_limits() -> None:
     assert (TENANTS.ceiling("acme"), TENANTS.ceiling("other")) == (Band.HIGH, Band.NORMAL)
     assert TENANTS.waiting_share("acme") == 3 / 5  # of acme, other and default
-    assert TENANTS.key_limits(TENANTS.identify("k1", 0)) == Quota(concurrency=2)
-    assert TENANTS.key_limits(ANONYMOUS) == Quota()
+    assert TENANTS.key_limits("acme", "ci") == Quota(concurrency=2)
+    assert TENANTS.key_limits("default", "") == Quota()
 
 
 def test_what_a_tenant_may_can_change_while_it_calls() -> None:

@@ -1,7 +1,7 @@
 """The listening process: one socket, our own signals, a graceful end.
 
 uvicorn's own handling of SIGTERM closes the port first. Here the port stays open while running answers finish, so that
-new work is told 503 with Retry-After instead of a refused connection.
+new work is told 503 with Retry-After instead of a refused connection. SIGHUP reads the settings again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import uvicorn
 from tailrace.api.app import AppState, create_app
 from tailrace.api.connection import BoundedConnection
 from tailrace.api.listener import bound, listen
+from tailrace.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class Service:
         watchdog = self._state.pipeline.watchdog
         watchdog.start()
         surrender = asyncio.create_task(self._surrender())
-        with _handling(self.stop) if signals else contextlib.nullcontext():
+        with _handling(self.stop, self.reload) if signals else contextlib.nullcontext():
             await self._server.serve(sockets=[listener])
         surrender.cancel()
         for task in (self._ending, self._forced, surrender):
@@ -84,6 +85,15 @@ class Service:
             self._ending = asyncio.create_task(self._end())
         elif self._forced is None:
             self._forced = asyncio.create_task(self._force())
+
+    def reload(self) -> None:
+        """Read the settings again. A mistake in them is logged, and changes nothing."""
+        try:
+            done = self._state.settings.reload()
+        except ConfigError as error:
+            log.error("the settings stay as they were: %s", error)
+            return
+        log.warning("the settings were read again; changed: %s", ", ".join(done.changed) or "nothing")
 
     async def _surrender(self) -> None:
         """What other models still answer is finished; then another process may do better."""
@@ -131,11 +141,11 @@ async def serve(
 
 
 @contextlib.contextmanager
-def _handling(stop: Callable[[], None]) -> Iterator[None]:
+def _handling(stop: Callable[[], None], reload: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    caught = (signal.SIGTERM, signal.SIGINT)
-    for number in caught:
-        loop.add_signal_handler(number, stop)
+    caught = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
+    for number, handler in caught.items():
+        loop.add_signal_handler(number, handler)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from tailrace.clock import Clock, SystemClock
 from tailrace.config import Config
+from tailrace.config import Loaded as ConfigLoaded
 from tailrace.control.adapters import Adapters
 from tailrace.control.answering.limits import ModelLimits
 from tailrace.control.answering.plane import Plane
@@ -19,6 +20,7 @@ from tailrace.control.keys import Principal
 from tailrace.control.models import Loaded, Models
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.responses import MemoryResponses, ResponseStore
+from tailrace.control.settings import Settings
 from tailrace.control.streams import Streams
 from tailrace.database.keeping import Keeping
 from tailrace.observe.ended import Watcher
@@ -46,6 +48,8 @@ class AppState:
     watchers: tuple[Watcher, ...] = ()  # told of each request's end
     trace_ratio: float | None = None  # part of the requests whose trace one of them sends; None: no traces at all
     spill: Spill | None = None  # where the ledger waits for its database
+    loaded: ConfigLoaded | None = None  # where `config` comes from
+    settings: Settings = field(init=False)
     adapters: Adapters = field(init=False)
     ledger: Ledger = field(init=False)
     started: float = field(init=False)  # seconds since the epoch
@@ -55,6 +59,7 @@ class AppState:
 
     def __post_init__(self) -> None:
         self.started = self.clock.wall()
+        self.settings = Settings(self.loaded or ConfigLoaded.of(self.config), self.pipeline, self.models)
         self.responses = self._responses()
         api = self.config.api
         self.streams = Streams(self.clock, most=api.stream_memory, grace=api.stream_grace)
@@ -65,6 +70,11 @@ class AppState:
         self.adapters = Adapters(self.models, self.config.api.lora_folder)
         self.ledger = Ledger(self.keeping, self.clock, self.spill, retention=self.config.data.ledger_retention)
         self.metrics.registry.register(self.ledger)
+        self.settings.on_change(self._configure)
+
+    def _configure(self, config: Config) -> None:
+        self.config = config
+        self.plane.limits.configure(config.api)
 
     def _responses(self) -> ResponseStore:
         most = self.config.api.response_memory

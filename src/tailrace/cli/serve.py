@@ -42,7 +42,7 @@ def run_server(loaded: Loaded) -> bool:
     with closing(listener), logging_to(sys.stderr.buffer, config) as logs:
         for text in warnings(config):
             _warn(config, text)
-        return _load_and_serve(config, listener, Observers(logs, collector), begin)
+        return _load_and_serve(loaded, listener, Observers(logs, collector), begin)
 
 
 def _warn(config: Config, text: str) -> None:
@@ -53,8 +53,8 @@ def _warn(config: Config, text: str) -> None:
         log.warning(text)
 
 
-def _load_and_serve(config: Config, listener: socket, observers: Observers, begin: float) -> bool:
-    clock = SystemClock()
+def _load_and_serve(loaded: Loaded, listener: socket, observers: Observers, begin: float) -> bool:
+    clock, config = SystemClock(), loaded.config
     with importing("tailrace.api.server"):
         fleet = Fleet(config.engine, clock)
         model = fleet.ready(fleet.names[0], show=config.observe.log_format == "text")
@@ -64,7 +64,7 @@ def _load_and_serve(config: Config, listener: socket, observers: Observers, begi
     gc.freeze()  # what start-up made lives as long as the process: later collections need not look at it
     gc.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(Start(fleet, model, listener, observers, begin), config, clock))
+        return runner.run(_serve(Start(fleet, model, listener, observers, begin), loaded, clock))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def importing(module: str) -> Iterator[None]:
         thread.join()
 
 
-async def _serve(start: Start, config: Config, clock: SystemClock) -> bool:
+async def _serve(start: Start, loaded: Loaded, clock: SystemClock) -> bool:
     from tailrace.api.server import serve
     from tailrace.api.state import AppState
     from tailrace.control.lengths import LengthBook
@@ -106,7 +106,8 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> bool:
     from tailrace.observe.metrics import Metrics
     from tailrace.observe.spill import Spill
 
-    metrics, fleet, model, engine = Metrics(), start.fleet, start.model, config.engine
+    config, metrics, fleet, model = loaded.config, Metrics(), start.fleet, start.model
+    engine = config.engine
     tenants, store = Tenants.of(config), limit_store(config.control, clock)
     lengths = LengthBook(store_root(engine) / "control" / "lengths.json")
     pipeline = Pipeline(None, config.control, clock, metrics, tenants=tenants, store=store, lengths=lengths)
@@ -121,7 +122,7 @@ async def _serve(start: Start, config: Config, clock: SystemClock) -> bool:
 
     try:
         spill = Spill(data_root(config.data), config.data.ledger_spill)
-        state = AppState(config, pipeline, models, metrics, clock, keeping=keeping, spill=spill)
+        state = AppState(config, pipeline, models, metrics, clock, keeping=keeping, spill=spill, loaded=loaded)
         state.adapters.at_start(config.api.loras)
         start.observers.watch(state)
         well = await serve(state, listener=start.listener, on_listening=on_listening)

@@ -45,9 +45,13 @@ class Prepared:
 class Intake:
     def __init__(self, tenants: Tenants, config: ControlConfig, clock: Clock) -> None:
         self._tenants = tenants
-        self._rules = Rules(config.long_prompt, config.long_output, tenants.policy.rules)
         self._clock = clock
         self._groups: dict[tuple[str, RequestClass], int] = {}
+        self.configure(config)
+
+    def configure(self, config: ControlConfig) -> None:
+        """These bounds, and the tenants' present rules."""
+        self._rules = Rules(config.long_prompt, config.long_output, self._tenants.policy.rules)
 
     def prepare(
         self, requests: Sequence[GenerateRequest], caller: Caller, opened: float, estimator: Estimator

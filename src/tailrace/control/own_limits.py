@@ -52,7 +52,7 @@ class OwnLimits:
             return known[1]
         both = (
             Account(name, self._of(self._tenants[name].limits)),
-            Account(f"{name}/{principal.key}", self._of(self._tenants.key_limits(principal))),
+            Account(f"{name}/{principal.key}", self._of(self._tenants.key_limits(name, principal.key))),
         )
         limited = tuple(account for account in both if any(account.caps))
         # The tenant's account comes first also when it has no limit: it names the line, and the place in Redis.
@@ -108,7 +108,8 @@ class OwnLimits:
             if run.ticket.tenant != tenant:
                 continue
             hold = run.hold
-            hold.accounts = tuple(Account(a.name, caps) if a.name == tenant else a for a in hold.accounts)
+            of_key = self._of(self._tenants.key_limits(tenant, run.ticket.key))
+            hold.accounts = tuple(Account(a.name, caps if a.name == tenant else of_key) for a in hold.accounts)
             hold.ask = replace(hold.ask, force=force)
             want = hold.ask.learned.sequences
             if not force and 0 < caps.sequences < want:  # it would stand in everybody's way until its time is over

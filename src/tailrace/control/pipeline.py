@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from tailrace.backends.base import Backend
 from tailrace.clock import Clock
-from tailrace.config import ControlConfig
+from tailrace.config import Config, ControlConfig
 from tailrace.control.admission import (
     Admit,
     AsJob,
@@ -117,6 +117,17 @@ class Pipeline:
         metrics.watch_predictions(self.quantiles)
         if backend is not None:
             self.open(backend)
+
+    def configure(self, config: Config) -> None:
+        """These settings from the next decision on; what is here stays, with what it holds and has cost."""
+        self._config = self.watchdog.config = config.control
+        self.tenants.configure(config)
+        self._intake.configure(config.control)
+        self._bounds = Bounds(config.control, self.tenants, self.waiters)
+        self.limits.limiter.admit_unchecked = config.control.limits_down == "admit"
+        for tenant in {run.tenant for run in self.limits.waiting}:
+            self.limits.changed(tenant)
+        self.release()
 
     # --- the backends
 

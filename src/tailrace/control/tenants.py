@@ -23,12 +23,29 @@ class Tenants:
     """`plain` and `admin` are SHA-256 digests of keys that belong to the tenant `default`."""
 
     def __init__(self, policy: Policy | None = None, plain: Sequence[str] = (), admin: Sequence[str] = ()) -> None:
-        self.policy = policy = policy or Policy()
+        self._locked = False
+        self._gone: dict[str, TenantPolicy] = {}
+        self._tenants: dict[str, TenantPolicy] = {}
+        self._set(policy or Policy(), plain, admin)
+
+    def configure(self, config: Config) -> None:
+        """Others from now on. Keys that are not there any more are refused; what tenants that are not there any more
+        still run is accounted to them."""
+        self._gone.update(self._tenants)
+        self._set(config.policy, config.api.api_keys, config.api.admin_keys)
+
+    def _set(self, policy: Policy, plain: Sequence[str], admin: Sequence[str]) -> None:
+        self.policy = policy
         self._tenants = {tenant.name: tenant for tenant in policy.tenants}
         self._tenants.setdefault(DEFAULT_TENANT, TenantPolicy(DEFAULT_TENANT))
         self._weight = self._weights()
         self._key_limits = {(t.name, key.name): key.limits for t in policy.tenants for key in t.keys}
         self._ring = KeyRing([*_configured(policy), *_plain(plain, ("inference",)), *_plain(admin, SCOPES)])
+        self._locked |= len(self._ring) > 0
+
+    def lock(self) -> None:
+        """There have been keys, though there may be none now."""
+        self._locked = True
 
     @classmethod
     def of(cls, config: Config) -> Tenants:
@@ -38,12 +55,16 @@ class Tenants:
         return iter(self._tenants.values())
 
     def __getitem__(self, name: str) -> TenantPolicy:
-        return self._tenants[name]
+        """One that is gone too."""
+        return self._tenants.get(name) or self._gone[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tenants
 
     @property
     def open(self) -> bool:
-        """No keys at all: everyone is the default tenant."""
-        return not len(self._ring)
+        """There have never been any keys: everyone is the default tenant. Who takes the last one away opens nothing."""
+        return not self._locked
 
     @property
     def several(self) -> bool:
@@ -63,21 +84,21 @@ class Tenants:
             raise Unauthorized("The API key has expired", code="expired_api_key")
         return principal
 
-    def key_limits(self, principal: Principal) -> Quota:
-        """What the key may beside its tenant's own limits."""
-        return self._key_limits.get((principal.tenant, principal.key), _UNLIMITED)
+    def key_limits(self, tenant: str, key: str) -> Quota:
+        """What the key of that name may beside its tenant's own limits."""
+        return self._key_limits.get((tenant, key), _UNLIMITED)
 
     def ceiling(self, name: str) -> Band:
-        return _CEILINGS[self._tenants[name].priority]
+        return _CEILINGS[self[name].priority]
 
     def salt(self, name: str) -> bytes:
         """Keeps the prefix caches of tenants apart, so that nobody learns from timing what others ask."""
-        tenant = self._tenants[name]
+        tenant = self[name]
         return b"" if tenant.shared_cache or not self.several else name.encode()
 
     def waiting_share(self, name: str) -> float:
         """The part of all waiting places that this tenant has for itself."""
-        return self._tenants[name].weight / self._weight
+        return self[name].weight / self._weight
 
     def change(self, name: str, **fields: object) -> TenantPolicy:
         """Other limits or another weight from now on; KeyError for a tenant that is not there."""

@@ -59,7 +59,7 @@ class Watchdog:
         self.incidents: deque[Incident] = deque(maxlen=_KEPT)
         self.hopeless = asyncio.Event()
         self._pipeline = pipeline
-        self._config = config
+        self.config = config
         self._clock = clock
         self._looked = clock.now()
         self._watched: dict[Backend, _Watched] = {}
@@ -105,14 +105,14 @@ class Watchdog:
             watched.beats, watched.still = pulse.beats, 0.0
             return ""
         watched.still += passed
-        longest = max(self._config.stall_timeout, _STEPS * pulse.expected)
-        return "stalled" if self._config.stall_timeout and watched.still > longest else ""
+        longest = max(self.config.stall_timeout, _STEPS * pulse.expected)
+        return "stalled" if self.config.stall_timeout and watched.still > longest else ""
 
     def _act(self, lane: Dispatch, watched: _Watched, reason: str) -> None:
         now = self._clock.now()
         while watched.restarts and watched.restarts[0] < now - _WINDOW:
             watched.restarts.popleft()
-        hopeless = len(watched.restarts) >= self._config.max_restarts
+        hopeless = len(watched.restarts) >= self.config.max_restarts
         name = ", ".join(lane.backend.caps.models)
         self.incidents.append(Incident(self._clock.wall(), name, reason, len(lane.running), not hopeless))
         log.critical(

@@ -19,13 +19,18 @@ class ModelLimits:
         self._tenants = tenants
         self._known: dict[str, tuple[Loaded | None, Limits]] = {}  # by model
 
+    def configure(self, config: ApiConfig) -> None:
+        """Other bounds from now on."""
+        self._config = config
+        self._known.clear()
+
     def of(self, principal: Principal, name: str, model: Loaded | None) -> Limits:
         """For requests to the model of this name; without a model, those that hold for any."""
         known = self._known.get(name)
         if known is None or known[0] is not model:
             known = self._known[name] = model, self._limits(name, model)
         limits = known[1]
-        tenant, key = self._tenants[principal.tenant], self._tenants.key_limits(principal)
+        tenant, key = self._tenants[principal.tenant], self._tenants.key_limits(principal.tenant, principal.key)
         contexts = [limits.max_context, tenant.limits.max_context, key.max_context]
         outputs = [n for n in (tenant.limits.max_output, key.max_output) if n]
         if not (outputs or any(contexts[1:])):

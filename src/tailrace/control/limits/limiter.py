@@ -104,7 +104,7 @@ class Limiter:
     def __init__(self, store: LimitStore, *, admit_unchecked: bool = False) -> None:
         """`admit_unchecked`: while the store does not answer, requests are let in, and told to it when it does."""
         self.store = store
-        self._admit_unchecked = admit_unchecked
+        self.admit_unchecked = admit_unchecked
         self._lines: dict[tuple[str, ...], _Line] = {}
         self._live: dict[str, Hold] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -176,7 +176,7 @@ class Limiter:
         try:
             return await self.store.reserve(hold.id, hold.accounts, hold.ask)
         except Unavailable:
-            if not self._admit_unchecked:
+            if not self.admit_unchecked:
                 raise
             return Outcome(Kind.GRANTED)
 
@@ -203,7 +203,7 @@ class Limiter:
         try:
             outcome = await self.store.grow(hold.id, hold.accounts, hold.ask)
         except Unavailable:
-            return None if self._admit_unchecked else _TRY_AGAIN
+            return None if self.admit_unchecked else _TRY_AGAIN
         if outcome.kind is Kind.GRANTED or hold.ask.force:
             return None
         hold.outcome = outcome
