@@ -3,6 +3,7 @@
 TailraceError
 ├── RequestError            the caller's request (OpenAI error body, 4xx)
 │   ├── InvalidRequest            400
+│   │   └── InvalidTools               what is wrong is in its tools, or in calls of them
 │   ├── ContextLengthExceeded     400  code context_length_exceeded
 │   ├── TemplateRefused           400  the chat template's own reason
 │   ├── Unsupported               400  a known field that is not built yet
@@ -19,9 +20,38 @@ TailraceError
 ├── ModelFileError          a model file that cannot be used (start-up and CLI)
 ├── StoreError              pulling or finding a model (CLI)
 └── ConfigError             a setting that cannot be used (start-up and CLI)
+
+Where a failure belongs (`domain`) and what kind it is (`kind`) are of its class, or said where it is raised.
 """
 
 from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Domain(StrEnum):
+    """The part of the way in which a request failed."""
+
+    INGRESS = "ingress"  # what was sent, and by whom
+    ADMISSION = "admission"  # bounds, limits, deadlines
+    ROUTING = "routing"  # finding and loading what serves it
+    EXECUTION = "execution"
+    CACHE = "cache"  # KV memory
+    EXTERNAL = "external"  # something that this process depends on
+
+
+class ErrorKind(StrEnum):
+    ACCESS = "access"  # no key, or one that may not
+    CAPACITY = "capacity"  # too much is waiting
+    FORMAT = "format"  # not understood, not valid, or not supported
+    INTERNAL = "internal"  # our own fault
+    LIMIT = "limit"  # of the caller, or of a size
+    MEMORY = "memory"
+    MISSING = "missing"  # what was named is not there
+    STOPPED = "stopped"  # by an operator, or with the server
+    TIMEOUT = "timeout"  # not in time, or not expected to be
+    TOOL = "tool"
+    UPSTREAM = "upstream"  # a database, a store, a server behind this one
 
 
 class TailraceError(Exception):
@@ -30,9 +60,18 @@ class TailraceError(Exception):
     status = 500
     type = "server_error"
     code: str | None = None
+    domain = Domain.EXECUTION
+    kind = ErrorKind.INTERNAL
 
     def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+        domain: Domain | None = None,
+        kind: ErrorKind | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -41,6 +80,10 @@ class TailraceError(Exception):
         self.detail: dict[str, object] = {}  # numbers behind the message, for machines
         if code is not None:
             self.code = code
+        if domain is not None:
+            self.domain = domain
+        if kind is not None:
+            self.kind = kind
 
     def body(self) -> dict[str, object]:
         """The OpenAI error object."""
@@ -60,14 +103,21 @@ class TailraceError(Exception):
 class RequestError(TailraceError):
     status = 400
     type = "invalid_request_error"
+    domain = Domain.INGRESS
+    kind = ErrorKind.FORMAT
 
 
 class InvalidRequest(RequestError):
     pass
 
 
+class InvalidTools(InvalidRequest):
+    kind = ErrorKind.TOOL
+
+
 class ContextLengthExceeded(RequestError):
     code = "context_length_exceeded"
+    kind = ErrorKind.LIMIT
 
 
 class TemplateRefused(RequestError):
@@ -82,51 +132,65 @@ class Unauthorized(RequestError):
     status = 401
     type = "authentication_error"
     code = "invalid_api_key"
+    kind = ErrorKind.ACCESS
 
 
 class Forbidden(RequestError):
     status = 403
     type = "permission_error"
     code = "not_allowed"
+    kind = ErrorKind.ACCESS
 
 
 class ModelNotFound(RequestError):
     status = 404
     code = "model_not_found"
+    domain = Domain.ROUTING
+    kind = ErrorKind.MISSING
 
 
 class NotFound(RequestError):
     status = 404
     code = "not_found"
+    kind = ErrorKind.MISSING
 
 
 class BodyTooLarge(RequestError):
     status = 413
     code = "body_too_large"
+    kind = ErrorKind.LIMIT
 
 
 class QueueFull(RequestError):
     status = 429
     type = "rate_limit_error"
     code = "queue_full"
+    domain = Domain.ADMISSION
+    kind = ErrorKind.CAPACITY
 
 
 class RateLimited(RequestError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+    domain = Domain.ADMISSION
+    kind = ErrorKind.LIMIT
 
 
 class BudgetExhausted(RequestError):
     status = 429
     type = "insufficient_quota"
     code = "budget_exhausted"
+    domain = Domain.ADMISSION
+    kind = ErrorKind.LIMIT
 
 
 class Unavailable(TailraceError):
     status = 503
     type = "service_unavailable"
     code = "unavailable"
+    domain = Domain.ADMISSION
+    kind = ErrorKind.STOPPED
 
 
 class InternalError(TailraceError):
@@ -135,11 +199,17 @@ class InternalError(TailraceError):
 
 class ModelFileError(TailraceError):
     code = "model_file"
+    domain = Domain.ROUTING
+    kind = ErrorKind.FORMAT
 
 
 class StoreError(TailraceError):
     code = "store"
+    domain = Domain.EXTERNAL
+    kind = ErrorKind.UPSTREAM
 
 
 class ConfigError(TailraceError):
     code = "config"
+    domain = Domain.INGRESS
+    kind = ErrorKind.FORMAT

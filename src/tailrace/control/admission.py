@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tailrace.errors import QueueFull, TailraceError, Unavailable
+from tailrace.errors import ErrorKind, QueueFull, TailraceError, Unavailable
 from tailrace.frozen import frozen
 
 UNBOUNDED = 2**62
+_IN_TIME = ("deadline_unattainable", "queue_too_long", "queue_deadline")  # reasons that are about time
 
 
 @frozen
@@ -138,8 +139,9 @@ def refusal(reject: Reject, subject: str = "") -> TailraceError:
     """The error a caller gets. `subject` names what was refused, for a message that is not about bounds."""
     detail = {"scope": reject.scope, "value": round(reject.value, 3), "limit": round(reject.bound, 3)}
     after = "" if reject.retry_after is None else f". Try again after {reject.retry_after:.1f} s"
-    kind = QueueFull if reject.status == 429 else Unavailable
-    known = kind(f"{_text(reject, subject)}{after}", code=reject.reason, retry_after=reject.retry_after)
+    sort = QueueFull if reject.status == 429 else Unavailable
+    kind = ErrorKind.TIMEOUT if reject.reason in _IN_TIME else None
+    known = sort(f"{_text(reject, subject)}{after}", code=reject.reason, retry_after=reject.retry_after, kind=kind)
     if reject.reason != "draining":
         known.detail = detail
     return known

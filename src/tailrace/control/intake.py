@@ -13,7 +13,7 @@ from tailrace.control.keys import Principal
 from tailrace.control.lengths import AnswerKind
 from tailrace.control.tenants import ANONYMOUS, Tenants
 from tailrace.control.ticket import Ticket
-from tailrace.errors import Forbidden
+from tailrace.errors import Domain, Forbidden
 from tailrace.frozen import frozen
 from tailrace.policy import Price, RequestClass
 from tailrace.types import GenerateRequest, Traits
@@ -105,6 +105,7 @@ class Intake:
             f"This key may not send requests of class {kind.request_class}, which this one is ({kind.reason}); "
             f"allowed: {', '.join(allowed)}",
             code="class_not_allowed",
+            domain=Domain.ADMISSION,
         )
 
     def _deadline(self, request_class: RequestClass, ttft: float | None, opened: float) -> float | None:

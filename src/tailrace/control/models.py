@@ -21,7 +21,7 @@ from tailrace.clock import Clock
 from tailrace.config import EngineConfig
 from tailrace.control.expiry import Expiry
 from tailrace.control.pipeline import Pipeline
-from tailrace.errors import TailraceError, Unavailable
+from tailrace.errors import Domain, ErrorKind, TailraceError, Unavailable
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.protocol.ask import Template
 from tailrace.protocol.sampling import pick_model
@@ -299,7 +299,8 @@ class Models:
         except TimeoutError:
             raise Unavailable(
                 f"The model {served.name} is not loaded in the time that this request may wait",
-                code="deadline_unattainable", param="model", retry_after=_AGAIN,
+                code="deadline_unattainable", param="model", retry_after=_AGAIN, domain=Domain.ROUTING,
+                kind=ErrorKind.TIMEOUT,
             ) from None  # fmt: skip
         except asyncio.CancelledError:
             if self._stopped is not None and waits.cancelled():
@@ -336,7 +337,8 @@ class Models:
             raise Unavailable(
                 f"The model {served.name} needs {human_bytes(need)}; models may have {human_bytes(self.memory)}, and "
                 f"{human_bytes(self._used())} are in use{f' by {busy}' if busy else ''}",
-                code="model_memory", param="model", retry_after=_AGAIN if busy else None,
+                code="model_memory", param="model", retry_after=_AGAIN if busy else None, domain=Domain.ROUTING,
+                kind=ErrorKind.MEMORY,
             )  # fmt: skip
 
     def _used(self) -> int:
@@ -382,5 +384,10 @@ def _failure(name: str, error: Exception) -> TailraceError:
     """What those are told who wanted the model."""
     if isinstance(error, Unavailable):
         return error
-    why = error.message if isinstance(error, TailraceError) else "an internal error"
-    return Unavailable(f"The model {name} could not be loaded: {why}", code="model_load_failed", param="model")
+    why, kind = "an internal error", ErrorKind.INTERNAL
+    if isinstance(error, TailraceError):
+        why, kind = error.message, error.kind
+    return Unavailable(
+        f"The model {name} could not be loaded: {why}", code="model_load_failed", param="model",
+        domain=Domain.ROUTING, kind=kind,
+    )  # fmt: skip

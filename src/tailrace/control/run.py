@@ -12,7 +12,7 @@ from tailrace.control.intake import Prepared
 from tailrace.control.limits.base import Amounts
 from tailrace.control.limits.limiter import Hold, device_us
 from tailrace.control.prices import Counts, cost
-from tailrace.errors import InternalError, TailraceError, Unavailable
+from tailrace.errors import Domain, InternalError, TailraceError, Unavailable
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.types import EngineFacts, FinishReason, TokenEvent
 
@@ -250,7 +250,7 @@ class Run:
         if event.finish is FinishReason.ERROR:
             raise _own_error(event.error, self.id)
         if event.finish is FinishReason.ABORT:
-            raise self._error or Unavailable("The request was ended by the server", code="aborted")
+            raise self._error or _aborted()
 
     def _count(self, facts: EngineFacts) -> None:
         """Every choice brings what became of the whole request so far: count what is new."""
@@ -272,6 +272,10 @@ def _own_error(error: Exception | None, request_id: str) -> TailraceError:
         return error
     log.error("request %s failed in the backend", request_id, exc_info=error)
     return _internal()
+
+
+def _aborted() -> Unavailable:
+    return Unavailable("The request was ended by the server", code="aborted", domain=Domain.EXECUTION)
 
 
 def _internal() -> InternalError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tailrace.control.pipeline import Pipeline
-from tailrace.errors import ConfigError, InvalidRequest, NotFound, Unavailable
+from tailrace.errors import ConfigError, Domain, InvalidRequest, NotFound, Unavailable
 from tailrace.policy import Quota, TenantPolicy, read
 
 CHANGEABLE = ("weight", "priority", "mode", "max_waiting_requests", "max_waiting_tokens", "limits")
@@ -23,8 +23,12 @@ def cancel(pipeline: Pipeline, request_id: str) -> int:
     if not found:
         raise NotFound(f"No request {request_id} waits or runs", code="request_not_found")
     for run in found:
-        run.fail(Unavailable("The request was ended by an operator", code="cancelled_by_operator"))
+        run.fail(_ended_by_operator())
     return len(found)
+
+
+def _ended_by_operator() -> Unavailable:
+    return Unavailable("The request was ended by an operator", code="cancelled_by_operator", domain=Domain.EXECUTION)
 
 
 def change_tenant(pipeline: Pipeline, name: str, wanted: Mapping[str, Any]) -> TenantPolicy:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.backends.base import Backend
 from tailrace.clock import Clock
 from tailrace.control.dispatch import Dispatch
-from tailrace.errors import Unavailable
+from tailrace.errors import Domain, ErrorKind, Unavailable
 from tailrace.frozen import frozen
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Watchdog:
         )  # fmt: skip
         error = Unavailable(
             "The engine did not go on, and was restarted: send the request again", code="engine_stalled",
-            retry_after=_AGAIN,
+            retry_after=_AGAIN, domain=Domain.EXECUTION, kind=ErrorKind.TIMEOUT,
         )  # fmt: skip
         watched.restarts.append(now)
         if hopeless:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from tailrace.database.migrate import migrate
-from tailrace.errors import ConfigError, Unavailable
+from tailrace.errors import ConfigError, Domain, ErrorKind, Unavailable
 
 TIMEOUT = 10.0  # seconds that a transaction may take, waiting for a connection and for others' locks included
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
@@ -107,7 +107,13 @@ async def _answering(seconds: float) -> AsyncIterator[None]:
     except (IntegrityError, DataError):
         raise
     except (DBAPIError, PoolTimeout, OSError, TimeoutError) as error:
-        raise Unavailable("The database does not answer", code="database_unavailable", retry_after=1.0) from error
+        raise Unavailable(
+            "The database does not answer",
+            code="database_unavailable",
+            retry_after=1.0,
+            domain=Domain.EXTERNAL,
+            kind=ErrorKind.UPSTREAM,
+        ) from error
 
 
 def _options(url: URL, timeout: float) -> dict[str, Any]:

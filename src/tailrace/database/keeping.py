@@ -11,7 +11,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tailrace.errors import ConfigError, Unavailable
+from tailrace.errors import ConfigError, Domain, ErrorKind, Unavailable
 
 if TYPE_CHECKING:
     from tailrace.database.kept import Kept
@@ -55,12 +55,17 @@ class Keeping:
         if self._kept is not None:
             return self._kept
         if self._task is None:
-            raise Unavailable("This server keeps nothing (--database none)", code="nothing_kept")
+            raise Unavailable(
+                "This server keeps nothing (--database none)", code="nothing_kept", kind=ErrorKind.MISSING
+            )
         try:
             async with asyncio.timeout(self._patience):
                 return await self.opened()
         except (TimeoutError, ConfigError):
-            raise Unavailable("The database does not answer", code="database_unavailable", retry_after=_AGAIN) from None
+            raise Unavailable(
+                "The database does not answer", code="database_unavailable", retry_after=_AGAIN,
+                domain=Domain.EXTERNAL, kind=ErrorKind.UPSTREAM,
+            ) from None  # fmt: skip
 
     async def close(self) -> None:
         if self._task is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.engine.kv.manager import KvManager
-from tailrace.errors import ContextLengthExceeded, InvalidRequest
+from tailrace.errors import ContextLengthExceeded, Domain, ErrorKind, InvalidRequest
 from tailrace.frozen import frozen
 from tailrace.types import GenerateRequest
 
@@ -41,6 +41,8 @@ def validate(request: GenerateRequest, limits: Limits, kv: KvManager) -> None:
             f"the prompt's {prompt} tokens and max_tokens {most}{beams} need {need * size} tokens of KV memory and the "
             f"server has {total * size}: lower max_tokens, or give the server more KV memory",
             param="max_tokens",
+            domain=Domain.CACHE,
+            kind=ErrorKind.MEMORY,
         )
     low, high = int(request.prompt.min()), int(request.prompt.max())
     if low < 0 or high >= limits.vocab_size:

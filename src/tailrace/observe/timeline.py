@@ -80,7 +80,8 @@ class Timeline:
         """Note why, for whoever reports it: what it says of itself, since an exception would keep all that it came
         through."""
         self.facts["error"] = error.code or error.type
-        self.facts["error_domain"] = getattr(error, "domain", "")
+        self.facts["error_domain"] = error.domain.value
+        self.facts["error_kind"] = error.kind.value
         self.facts["error_about"] = {"param": error.param, **error.detail}
 
     def close(self, outcome: str) -> bool:

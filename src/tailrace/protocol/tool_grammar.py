@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidTools
 from tailrace.protocol.structured import json_part
 from tailrace.protocol.tools import FunctionTool, Offer
 from tailrace.text.parsers.dialect import Dialect
@@ -28,10 +28,10 @@ def tool_grammar(offer: Offer, dialect: Dialect, answer: Grammar | None) -> Gram
     Raises InvalidRequest naming the field.
     """
     if answer is not None and answer.kind is not GrammarKind.JSON_SCHEMA:
-        raise InvalidRequest(f"{answer.field} and tools exclude each other", param=answer.field)
+        raise InvalidTools(f"{answer.field} and tools exclude each other", param=answer.field)
     if offer.must:
         if answer is not None:
-            raise InvalidRequest(f"{answer.field} and tool_choice exclude each other", param=answer.field)
+            raise InvalidTools(f"{answer.field} and tool_choice exclude each other", param=answer.field)
         return _Writer(offer, dialect).grammar(["start: calls"])
     if answer is not None:
         return _Writer(offer, dialect).grammar(["start: calls | answer", f"answer: %json {answer.source}"])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.errors import ErrorKind, InvalidTools, Unsupported
 from tailrace.frozen import frozen
 from tailrace.protocol.body import Part, missing
 from tailrace.text.parsers.delta import Signature
@@ -72,7 +72,7 @@ def offer(tools: Sequence[Tool] | None, choice: ToolChoice | None, several: bool
     functions = _functions(tools or [])
     if not functions:
         if choice is not None and choice != "none":
-            raise InvalidRequest("tool_choice needs tools", param="tool_choice")
+            raise InvalidTools("tool_choice needs tools", param="tool_choice")
         return None
     if choice == "none":
         return None
@@ -87,42 +87,48 @@ def offer(tools: Sequence[Tool] | None, choice: ToolChoice | None, several: bool
 
 def _functions(tools: Sequence[Tool]) -> tuple[FunctionTool, ...]:
     if len(tools) > MAX_TOOLS:
-        raise InvalidRequest(f"tools holds {len(tools)}; at most {MAX_TOOLS} are taken", param="tools")
+        raise InvalidTools(f"tools holds {len(tools)}; at most {MAX_TOOLS} are taken", param="tools")
     found: dict[str, FunctionTool] = {}
     for i, tool in enumerate(tools):
         where = f"tools[{i}].function"
         function = _function(tool, f"tools[{i}]")
         if function.name in found:
-            raise InvalidRequest(f"{where}.name is {function.name!r}, as another tool's", param=f"{where}.name")
+            raise InvalidTools(f"{where}.name is {function.name!r}, as another tool's", param=f"{where}.name")
         found[function.name] = function
     return tuple(found.values())
 
 
 def _function(tool: Tool, where: str) -> FunctionTool:
     if tool.type != "function":
-        raise Unsupported(f"{where}.type is {tool.type[:40]!a}; only 'function' is supported", param=f"{where}.type")
+        raise Unsupported(
+            f"{where}.type is {tool.type[:40]!a}; only 'function' is supported",
+            param=f"{where}.type",
+            kind=ErrorKind.TOOL,
+        )
     function = tool.function
     if function is None:
         raise missing(f"{where}.function")
     where = f"{where}.function"
     if not _NAME.match(function.name):
-        raise InvalidRequest(f"{where}.name must be 1 to 64 letters, digits, _ or -", param=f"{where}.name")
+        raise InvalidTools(f"{where}.name must be 1 to 64 letters, digits, _ or -", param=f"{where}.name")
     kind = function.accepts().get("type", "object")
     if kind != "object":
-        raise InvalidRequest(f"{where}.parameters must be a schema of type object", param=f"{where}.parameters")
+        raise InvalidTools(f"{where}.parameters must be a schema of type object", param=f"{where}.parameters")
     return function
 
 
 def _named(choice: ToolChoice | None, functions: Sequence[FunctionTool]) -> FunctionTool | None:
     if choice is None or isinstance(choice, str):
         if choice is not None and choice not in _MODES:
-            raise InvalidRequest(
+            raise InvalidTools(
                 f"tool_choice is {choice[:40]!a}; expected 'none', 'auto', 'required' or a function",
                 param="tool_choice",
             )
         return None
     if choice.get("type") != "function":
-        raise Unsupported("tool_choice.type must be 'function' or 'allowed_tools'", param="tool_choice.type")
+        raise Unsupported(
+            "tool_choice.type must be 'function' or 'allowed_tools'", param="tool_choice.type", kind=ErrorKind.TOOL
+        )
     return _known(choice.get("function"), functions, "tool_choice.function.name")
 
 
@@ -131,9 +137,9 @@ def _allowed(value: Any, functions: Sequence[FunctionTool]) -> tuple[str, tuple[
     where = "tool_choice.allowed_tools"
     mode, tools = (value.get("mode"), value.get("tools")) if isinstance(value, Mapping) else (None, None)
     if mode not in ("auto", "required"):
-        raise InvalidRequest(f"{where}.mode must be 'auto' or 'required'", param=f"{where}.mode")
+        raise InvalidTools(f"{where}.mode must be 'auto' or 'required'", param=f"{where}.mode")
     if not isinstance(tools, list) or not tools:
-        raise InvalidRequest(f"{where}.tools must be a list of at least one tool", param=f"{where}.tools")
+        raise InvalidTools(f"{where}.tools must be a list of at least one tool", param=f"{where}.tools")
     given = [tool.get("function") if isinstance(tool, Mapping) else None for tool in tools]
     named = [_known(each, functions, f"{where}.tools[{i}].function.name") for i, each in enumerate(given)]
     return mode, tuple(function for function in functions if function in named)
@@ -146,7 +152,7 @@ def _known(value: Any, functions: Sequence[FunctionTool], where: str) -> Functio
         raise missing(where)
     found = next((each for each in functions if each.name == name), None)
     if found is None:
-        raise InvalidRequest(f"{where} is {name[:64]!a}, which is not among tools", param=where)
+        raise InvalidTools(f"{where} is {name[:64]!a}, which is not among tools", param=where)
     return found
 
 
@@ -163,12 +169,12 @@ def past_calls(calls: Sequence[Mapping[str, Any]], dialect: Dialect, where: str)
 def _past_call(call: Mapping[str, Any], dialect: Dialect, where: str) -> dict[str, Any]:
     function = call.get("function")
     if not isinstance(function, Mapping):
-        raise InvalidRequest(f"{where}.function must be an object", param=f"{where}.function")
+        raise InvalidTools(f"{where}.function must be an object", param=f"{where}.function")
     name, arguments = function.get("name"), function.get("arguments")
     if not isinstance(name, str) or not name:
-        raise InvalidRequest(f"{where}.function.name must be a text", param=f"{where}.function.name")
+        raise InvalidTools(f"{where}.function.name must be a text", param=f"{where}.function.name")
     if arguments is not None and not isinstance(arguments, str | Mapping):
-        raise InvalidRequest(f"{where}.function.arguments must be JSON as a text", param=f"{where}.function.arguments")
+        raise InvalidTools(f"{where}.function.arguments must be JSON as a text", param=f"{where}.function.arguments")
     clean_text(name, field=f"{where}.function.name")
     shown = _as_objects(arguments) if dialect.objects else _as_text(arguments)
     kept = {key: value for key, value in call.items() if key in ("id", "type")}

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from tailrace.clock import Clock, SystemClock
 from tailrace.control.limits.base import MICRO, NOTHING, Account, Amounts, Ask, Change, Kind, Outcome
 from tailrace.control.limits.circuit import Circuit
-from tailrace.errors import ConfigError, Unavailable
+from tailrace.errors import ConfigError, Domain, ErrorKind, Unavailable
 from tailrace.knobs import without_password
 
 if TYPE_CHECKING:
@@ -124,7 +124,10 @@ def _check(url: str) -> None:
 
 
 def _unavailable(why: str) -> Unavailable:
-    return Unavailable(f"The limits cannot be checked: {why}", code="limits_unavailable", retry_after=_PAUSE)
+    return Unavailable(
+        f"The limits cannot be checked: {why}", code="limits_unavailable", retry_after=_PAUSE,
+        domain=Domain.EXTERNAL, kind=ErrorKind.UPSTREAM,
+    )  # fmt: skip
 
 
 def _prefix(account: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from tailrace.control.limits.base import MICRO, Kind, Outcome
-from tailrace.errors import BudgetExhausted, InvalidRequest, RateLimited, TailraceError
+from tailrace.errors import BudgetExhausted, Domain, ErrorKind, InvalidRequest, RateLimited, TailraceError
 
 _NAMES = {
     "requests": "requests_per_minute",
@@ -35,6 +35,8 @@ def limit_refusal(outcome: Outcome, wait: float | None, currency: str, wall: flo
         error: TailraceError = InvalidRequest(
             f"The request is larger than the limit {name} {whose}, {cap:g}: it could never be let in",
             code="exceeds_limit",
+            domain=Domain.ADMISSION,
+            kind=ErrorKind.LIMIT,
         )
     else:
         after = "" if wait is None else f". Try again after {wait:.1f} s"

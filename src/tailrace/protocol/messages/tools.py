@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tailrace.errors import Unsupported
+from tailrace.errors import ErrorKind, Unsupported
 from tailrace.protocol.body import Part, missing
 from tailrace.protocol.names import Names
 
@@ -54,6 +54,7 @@ def _function(tool: CustomTool, number: int, names: Names) -> Json:
         raise Unsupported(
             f"{where}.type is {tool.type[:40]!a}; only tools of your own are supported, with an input_schema",
             param=f"{where}.type",
+            kind=ErrorKind.TOOL,
         )
     if tool.input_schema is None:
         raise missing(f"{where}.input_schema")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tailrace.errors import Unsupported
+from tailrace.errors import ErrorKind, Unsupported
 from tailrace.protocol.body import Part, missing
 from tailrace.protocol.names import Names
 
@@ -51,6 +51,7 @@ def chat_choice(choice: Choice, names: Names) -> Choice:
         raise Unsupported(
             "tool_choice.type must be 'function' or 'allowed_tools': this server runs no tools",
             param="tool_choice.type",
+            kind=ErrorKind.TOOL,
         )
     return {"type": "function", "function": {"name": choice.get("name")}}
 
@@ -68,6 +69,7 @@ def _function(tool: ResponseTool, where: str, names: Names) -> Json:
         raise Unsupported(
             f"{where}.type is {tool.type[:40]!a}; only 'function' is supported: this server runs no tools",
             param=f"{where}.type",
+            kind=ErrorKind.TOOL,
         )
     if tool.name is None:
         raise missing(f"{where}.name")
