@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from tailrace.api.edge import Edge
 from tailrace.api.openapi import Pages
-from tailrace.api.routes import adapters, admin, messages, openai, operator, responses, streams, text, vectors, web
+from tailrace.api.routes import (
+    adapters,
+    admin,
+    messages,
+    openai,
+    operator,
+    requests,
+    responses,
+    streams,
+    text,
+    vectors,
+    web,
+)
 from tailrace.api.state import AppState
 from tailrace.api.table import Routes
 
 
 def create_app(state: AppState) -> Edge:
     generating = (openai.routes, responses.routes, messages.routes, vectors.routes, streams.routes)
-    tables = (*generating, text.routes, adapters.routes, admin.routes, operator.routes)
+    tables = (*generating, requests.routes, text.routes, adapters.routes, admin.routes, operator.routes)
     return Edge(Routes((*tables, Pages(tables).routes, web.Web().routes)), state)
 
 

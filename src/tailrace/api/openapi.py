@@ -17,6 +17,7 @@ from tailrace.api.table import Table
 from tailrace.protocol.adapters import LoadAdapter, UnloadAdapter
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
+from tailrace.protocol.feedback import Feedback
 from tailrace.protocol.messages.request import CountRequest, MessagesRequest
 from tailrace.protocol.responses.request import ResponsesRequest
 from tailrace.protocol.schema import ErrorBody
@@ -42,6 +43,7 @@ _BODIES: tuple[type[BaseModel], ...] = (
     ApplyTemplateRequest,
     LoadAdapter,
     UnloadAdapter,
+    Feedback,
 )
 _KEY = "An API key; only asked for when the server has keys."
 _MEANING = {

@@ -25,6 +25,7 @@ from tailrace.control.streams import Streams
 from tailrace.database.keeping import Keeping
 from tailrace.observe.ended import Watcher
 from tailrace.observe.entry import About
+from tailrace.observe.history import History
 from tailrace.observe.ledger import Ledger
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.record import Records
@@ -52,6 +53,7 @@ class AppState:
     settings: Settings = field(init=False)
     adapters: Adapters = field(init=False)
     ledger: Ledger = field(init=False)
+    history: History = field(init=False)
     started: float = field(init=False)  # seconds since the epoch
     responses: ResponseStore = field(init=False)
     streams: Streams = field(init=False)
@@ -70,6 +72,7 @@ class AppState:
         self.adapters = Adapters(self.models, self.config.api.lora_folder)
         self.ledger = Ledger(self.keeping, self.clock, self.spill, retention=self.config.data.ledger_retention)
         self.metrics.registry.register(self.ledger)
+        self.history = History(self.records, self.keeping, self.clock)
         self.settings.on_change(self._configure)
 
     def _configure(self, config: Config) -> None:

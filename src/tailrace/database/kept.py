@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace.database.database import Database
+from tailrace.database.feedback import FeedbackTable
 from tailrace.database.files import Files
 from tailrace.database.jobs import Jobs
 from tailrace.database.ledger import LedgerTable
@@ -18,6 +19,7 @@ class Kept:
         self.files = Files(database)
         self.jobs = Jobs(database)
         self.ledger = LedgerTable(database)
+        self.feedback = FeedbackTable(database)
 
     async def close(self) -> None:
         await self.database.close()

@@ -34,6 +34,7 @@ _AGAIN = 1.0  # seconds between tries while the database is away
 _AT_ONCE = 200  # rows of a transaction
 _MOST = 8192  # entries in memory, about 4 KiB each
 _LAST = 5.0  # seconds at the end for what is not written yet
+_TRIES = 5  # at the end, of rows that no file takes
 _SWEEP = 3600.0  # seconds between looks for what is too old
 
 Row = dict[str, Any]
@@ -87,8 +88,11 @@ class Ledger(Collector):
             return
         self._writer.cancel()
         await asyncio.gather(self._writer, return_exceptions=True)
-        if not self._away:
-            await self._put_waiting(self._clock.now() + _LAST)
+        until = self._clock.now() + _LAST
+        for _ in range(_TRIES if self._spill is None else 1):
+            if self._away or await self._put_waiting(until):
+                break
+            await asyncio.sleep(FLUSH)
         if self._spill is not None:
             await self._set_aside()
             await asyncio.to_thread(self._spill.close)
@@ -203,4 +207,6 @@ class Ledger(Collector):
             self._swept = now
             kept = self._keeping.now
             if kept is not None:
-                await kept.ledger.forget(self._clock.wall() - self._retention)
+                before = self._clock.wall() - self._retention
+                await kept.ledger.forget(before)
+                await kept.feedback.forget(before)

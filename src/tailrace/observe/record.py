@@ -42,6 +42,9 @@ class Records:
                 if self._known.get(name) is old:
                     del self._known[name]
 
+    def of(self, tenant: str) -> list[Entry]:
+        return [entry for entry in self._latest.values() if entry.tenant == tenant]
+
     def find(self, name: str, tenant: str) -> Entry | None:
         """By any of its ids. None also for another tenant's: that it exists is nobody else's business."""
         found = self._latest.get(name) or self._known.get(name)

@@ -15,8 +15,6 @@ from tailrace.api.state import state_of
 from tailrace.api.table import Table
 from tailrace.control.answering.routes import CHAT, COMPLETIONS
 from tailrace.control.models import Served
-from tailrace.errors import NotFound
-from tailrace.observe.record import record
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
 from tailrace.protocol.schema import ChatCompletion, Completion, ModelCard, ModelList
@@ -59,15 +57,6 @@ async def models(request: Request) -> Response:
 @routes.get("/models/{model:path}", response_model=ModelCard, responses=errors(404))
 async def model_card(request: Request, model: str) -> Response:
     return json_reply(_card(request, state_of(request).models.find(model, principal_of(request).tenant)))
-
-
-@routes.get("/requests/{request_id}", responses={200: {"content": {"application/json": {}}}, **errors(401, 404)})
-async def decisions(request: Request, request_id: str) -> Response:
-    """Ours: why a request of one's own went the way it did, by the `x-request-id` of its answer."""
-    found = state_of(request).records.find(request_id, principal_of(request).tenant)
-    if found is None:
-        raise NotFound("There is no record of this request; the latest 2048 that ended are kept", param="request_id")
-    return json_reply(record(found))
 
 
 def _card(request: Request, served: Served) -> dict[str, Any]:

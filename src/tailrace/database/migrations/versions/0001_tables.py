@@ -13,6 +13,21 @@ def upgrade() -> None:
     _ledger()
     _jobs()
     _files()
+    _feedback()
+
+
+def _feedback() -> None:
+    op.create_table(
+        "feedback",
+        sa.Column("entry_id", sa.Text, nullable=False),
+        sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("success", sa.Boolean),
+        sa.Column("score", sa.Float, nullable=False),
+        sa.Column("task", sa.Text, nullable=False),
+        sa.Column("comment", sa.Text, nullable=False),
+        sa.Column("at", sa.Float, nullable=False),
+        sa.PrimaryKeyConstraint("entry_id", name="pk_feedback"),
+    )
 
 
 def _ledger() -> None:
