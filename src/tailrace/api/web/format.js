@@ -11,9 +11,21 @@ export function number(value) {
   return size >= 100 ? count(value) : value.toFixed(size >= 10 ? 1 : 2);
 }
 
+/** With so many digits behind the point, so that columns line up. */
+export function fixed(value, digits) {
+  if (value === null || value === undefined) return "–";
+  return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
 export function ms(value) {
   if (value === null || value === undefined) return "–";
-  return value >= 10_000 ? `${number(value / 1000)} s` : `${number(value)} ms`;
+  return value >= 1000 ? `${number(value / 1000)} s` : `${number(value)} ms`;
+}
+
+/** A moment, from seconds since the epoch, in the reader's own time. */
+export function clock(seconds) {
+  const at = new Date(seconds * 1000);
+  return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${at.toTimeString().slice(0, 8)}`;
 }
 
 export function seconds(value) {

@@ -53,9 +53,13 @@ export function askForKeys(changed) {
 }
 
 function field(name, value, hint) {
-  const input = h("input", { type: "password", value, autocomplete: "off", spellcheck: "false", maxlength: "500" });
+  const id = name.toLowerCase().replace(" ", "-");
+  const input = h("input", {
+    id, type: "password", value, autocomplete: "off", spellcheck: "false", maxlength: "500", "aria-describedby": `${id}-hint`,
+  });
   input.addEventListener("input", () => {
     input.setCustomValidity(PLAIN.test(input.value.trim()) ? "" : "A key has visible ASCII characters only.");
   });
-  return { input, element: h("label", { class: "field" }, h("span", null, name), input, h("small", null, hint)) };
+  const label = h("label", { class: "field" }, h("span", null, name), input);
+  return { input, element: h("div", null, label, h("small", { id: `${id}-hint`, class: "quiet" }, hint)) };
 }

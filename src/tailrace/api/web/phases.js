@@ -1,7 +1,7 @@
 // Where a request's time went: a bar whose parts add up to the whole, and the same as a table.
 
 import { h } from "./dom.js";
-import { ms, share } from "./format.js";
+import { fixed, ms, share } from "./format.js";
 
 const ANSWER = [
   ["ingress_ms", "ingress", "reading and checking the request"],
@@ -41,12 +41,28 @@ export function phaseBar(parts) {
   return bar;
 }
 
-export function phaseTable(parts) {
+/** `timeline`: with a column that shows when each phase was. */
+export function phaseTable(parts, { timeline = false } = {}) {
   const total = parts.reduce((sum, part) => sum + part.value, 0);
-  const row = ({ name, means, value }) => h("tr", null,
-    h("th", { scope: "row", title: means }, h("i", { class: `dot p-${name}` }), name),
-    h("td", { class: "num" }, ms(value)), h("td", { class: "num quiet" }, share(value, total)));
-  return h("table", { class: "facts" }, h("caption", { class: "unseen" }, "Time of each phase"),
+  let since = 0;
+  const row = ({ name, means, value }) => {
+    const start = since;
+    since += value;
+    return h("tr", null,
+      h("th", { scope: "row", title: means }, h("i", { class: `dot p-${name}` }), name),
+      h("td", { class: "num" }, fixed(value, 2)), h("td", { class: "num quiet" }, share(value, total)),
+      timeline && h("td", { class: "when" }, placed(name, start / total, value / total)),
+      timeline && h("td", { class: "quiet means" }, means));
+  };
+  return h("table", { class: "facts times" }, h("caption", { class: "unseen" }, "Milliseconds of each phase"),
     h("tbody", null, parts.filter(({ value }) => value > 0).map(row)),
-    h("tfoot", null, h("tr", null, h("th", { scope: "row" }, "total"), h("td", { class: "num" }, ms(total)), h("td"))));
+    h("tfoot", null, h("tr", null, h("th", { scope: "row" }, "total"), h("td", { class: "num" }, fixed(total, 2)),
+      h("td", null, "ms"), timeline && h("td"), timeline && h("td"))));
+}
+
+function placed(name, start, part) {
+  const bar = h("span", { class: `phase p-${name}` });
+  bar.style.marginLeft = `${100 * start}%`;
+  bar.style.width = `${100 * part}%`;
+  return bar;
 }

@@ -3,7 +3,7 @@
 import { get, post } from "../client.js";
 import { timeChart } from "../chart.js";
 import { announce, h, say } from "../dom.js";
-import { count, number, seconds } from "../format.js";
+import { count, fixed, number, seconds } from "../format.js";
 import { refused } from "../notice.js";
 import { liveTable } from "../table.js";
 import { kvMap } from "./kv_map.js";
@@ -95,11 +95,11 @@ function board() {
   const figures = headline();
   const charts = chartsOf();
   const kv = kvMap();
-  const tables = [queues(), running(), tenants(), tails(), rejects(), predictions()];
+  const first = running();
+  const tables = [first, queues(), tenants(), tails(), predictions(), rejects()];
   const element = h("div", { class: "board", hidden: true },
     figures.element, ...charts.map((chart) => h("section", { class: "panel" }, chart.element)),
-    h("section", { class: "panel wide" }, h("h2", null, "KV cache"), kv.element),
-    ...tables.map(({ title, wide, table }) => h("section", { class: `panel${wide ? " wide" : ""}` }, h("h2", null, title), table.element)));
+    panel(first), h("section", { class: "panel wide" }, h("h2", null, "KV cache"), kv.element), ...tables.slice(1).map(panel));
   return {
     model, element,
     update(state, rate) {
@@ -110,6 +110,10 @@ function board() {
       for (const { table, rows } of tables) table.update(rows(state));
     },
   };
+}
+
+function panel({ title, size, table }) {
+  return h("section", { class: `panel ${size ?? ""}` }, h("h2", null, title), table.element);
 }
 
 function headline() {
@@ -131,7 +135,7 @@ function headline() {
 
 function chartsOf() {
   return [
-    timeChart("Tokens a second, by what steps do", [
+    timeChart("Tokens per second", [
       { name: "decode", look: "p-decode", of: ({ rate }) => rate.decode },
       { name: "prefill", look: "p-prefill", of: ({ rate }) => rate.prefill },
       { name: "from cache", look: "k-cached", of: ({ rate }) => rate.cached },
@@ -142,7 +146,7 @@ function chartsOf() {
     ], count, { stacked: true }),
     timeChart("Step", [
       { name: "ms", look: "p-prefill", of: ({ state }) => state.step.seconds * 1000 },
-      { name: "rows in decode", look: "p-decode", of: ({ state }) => state.step.decode_rows },
+      { name: "decode rows", look: "p-decode", of: ({ state }) => state.step.decode_rows },
     ], number),
     timeChart("KV blocks", [
       { name: "in use", look: "k-used", of: ({ state }) => state.kv.referenced },
@@ -159,7 +163,7 @@ function queues() {
     { name: "prompt tokens", number: true, text: (line) => count(line.prompt_tokens) },
     { name: "oldest", number: true, text: (line) => seconds(line.oldest_s) },
   ], (line) => `${line.class}/${line.tenant}`, "Nothing waits.");
-  return { title: "Queues", wide: true, table, rows: (state) => [...state.queues].sort((a, b) => b.requests - a.requests) };
+  return { title: "Queues", size: "wide", table, rows: (state) => [...state.queues].sort((a, b) => b.requests - a.requests) };
 }
 
 function running() {
@@ -174,7 +178,7 @@ function running() {
     { name: "age", number: true, text: (run) => seconds(run.age_s) },
     { name: "", make: cancelButton },
   ], (run) => run.id, "Nothing runs.");
-  return { title: "Running", wide: true, table, rows: (state) => [...state.running].sort((a, b) => b.age_s - a.age_s) };
+  return { title: "Running", size: "full", table, rows: (state) => [...state.running].sort((a, b) => b.age_s - a.age_s) };
 }
 
 function phase() {
@@ -231,17 +235,17 @@ function tenants() {
     { name: "device s", number: true, text: (tenant) => number(tenant.device_seconds) },
     { name: "limits", text: limits, title: limits },
   ], (tenant) => tenant.name, "There are none.");
-  return { title: "Tenants", wide: true, table, rows: (state) => state.tenants };
+  return { title: "Tenants", size: "wide", table, rows: (state) => state.tenants };
 }
 
 function tails() {
-  const point = (name, key) => ({ name, number: true, text: (line) => number(line[key]) });
+  const point = (name, key) => ({ name, number: true, text: (line) => fixed(line[key], 1) });
   const table = liveTable("Latency of the last requests, in milliseconds", [
     { name: "ms", text: (line) => line.name }, point("P50", "p50"), point("P95", "p95"), point("P99", "p99"),
     point("max", "max"), { name: "requests", number: true, text: (line) => count(line.count) },
   ], (line) => line.name, "No request has ended yet.");
   const rows = (state) => Object.entries(TAILS).filter(([key]) => state.tails[key]).map(([key, name]) => ({ name, ...state.tails[key] }));
-  return { title: "Latency", wide: true, table, rows };
+  return { title: "Latency", size: "wide", table, rows };
 }
 
 function rejects() {
@@ -255,8 +259,8 @@ function rejects() {
 function predictions() {
   const table = liveTable("Actual over predicted; 1 is exact", [
     { name: "actual / predicted", text: ([name]) => name },
-    { name: "P50", number: true, text: ([, found]) => number(found.p50) },
-    { name: "P90", number: true, text: ([, found]) => number(found.p90) },
+    { name: "P50", number: true, text: ([, found]) => fixed(found.p50, 2) },
+    { name: "P90", number: true, text: ([, found]) => fixed(found.p90, 2) },
   ], ([name]) => name, "No request has ended yet.");
   return { title: "Predictions", table, rows: (state) => Object.entries(state.prediction) };
 }

@@ -148,6 +148,7 @@ export function playground({ askForKeys }) {
 
 function collect(got, event) {
   const choice = event.choices[0];
+  got.model = event.model;
   got.timings = choice?.timings ?? event.timings ?? got.timings;
   if (!choice) return;
   got.text += choice.delta.content ?? "";
@@ -160,12 +161,14 @@ function answerElement(structured) {
   const text = structured ? h("pre", { class: "said", tabindex: "0", "aria-label": "structured answer" }) : h("div", { class: "said prose" });
   const thoughts = h("div", { class: "plain-text quiet" });
   const thinking = h("details", { class: "thoughts", hidden: true }, h("summary", null, "Thoughts"), thoughts);
+  const who = h("h2", { class: "who" }, "Model");
   const foot = h("footer", { class: "figures" }, h("span", { class: "waiting" }, "waiting for the first token"));
-  const element = h("article", { class: "turn model" }, h("h2", { class: "who" }, "Model"), thinking, text, foot);
+  const element = h("article", { class: "turn model" }, who, thinking, text, foot);
   let due = 0;
 
   function paint(got) {
     due = 0;
+    if (got.model) say(who, got.model);
     if (structured) say(text, got.text);
     else render(text, got.text);
     if (got.thoughts) {
@@ -210,13 +213,14 @@ function indented(text) {
 function figures(got, inspect) {
   const times = got.timings;
   const fact = (name, value, title) => h("span", { title }, h("b", null, value), ` ${name}`);
+  const cached = times.cached_tokens ? ` (${count(times.cached_tokens)} cached)` : "";
   return h("div", { class: "row facts-line" },
-    fact("to first token", ms(times.ttft_ms), "from the socket to the first token"),
+    fact("first token", ms(times.ttft_ms), "from the socket to the first token"),
     fact("tokens/s", number(times.tokens_per_second), "over prefill and decode"),
-    fact("prompt", `${count(times.prompt_tokens)}${times.cached_tokens ? ` (${count(times.cached_tokens)} cached)` : ""}`, "prompt tokens"),
+    fact(`prompt${cached}`, count(times.prompt_tokens), "tokens of the prompt"),
     fact("answer", count(times.completion_tokens), "tokens of the answer"),
     fact("total", ms(times.total_ms), "from the socket to the end"),
-    fact("", got.finish ?? "", "why it ended"),
+    h("span", { title: "why it ended" }, got.finish),
     h("span", { class: "grow" }), inspectButton(inspect));
 }
 
