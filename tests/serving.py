@@ -19,6 +19,7 @@ from tailrace.backends.fake import FakeBackend, fake_tokenizer
 from tailrace.clock import Clock, ManualClock, SystemClock
 from tailrace.config import ApiConfig, Config, ControlConfig
 from tailrace.control.limits.base import LimitStore
+from tailrace.control.limits.store import limit_store
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.tenants import Tenants
 from tailrace.database.keeping import Keeping
@@ -60,11 +61,13 @@ def make_state(
     config = Config(api=replace(ApiConfig(), port=0, **(api or {})), control=ControlConfig(**(control or {})))
     config = replace(config, policy=policy or Policy())
     metrics = Metrics()
+    keeping = Keeping(database)
+    store = store or limit_store(config.control, clock, keeping)
     pipeline = Pipeline(
         backend or FakeBackend(), config.control, clock, metrics, tenants=Tenants.of(config), store=store
     )
     models = one_model(pipeline, tokens or fake_tokenizer(), chat or template(), config, clock)
-    return AppState(config, pipeline, models, metrics, clock, keeping=Keeping(database), spill=spill)
+    return AppState(config, pipeline, models, metrics, clock, keeping=keeping, spill=spill)
 
 
 def in_process(state: AppState) -> httpx.AsyncClient:

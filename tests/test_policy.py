@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.config import Config, load
+from tailrace.config import Config, ControlConfig, DataConfig, load, warnings
 from tailrace.control.limits.base import caps
 from tailrace.errors import ConfigError
-from tailrace.policy import ClassPolicy, ClassRule, Policy, Price, Prices, Quota, RequestClass
+from tailrace.policy import ClassPolicy, ClassRule, Policy, Price, Prices, Quota, RequestClass, TenantPolicy
 
 HASH = "sha256:" + hashlib.sha256(b"sk").hexdigest()
 SALTED = "sha256:ab12:" + hashlib.sha256(b"ab12sk").hexdigest()
@@ -190,3 +190,17 @@ def test_a_rule_names_a_key_that_is_there(tmp_path: Path, key: str, there: bool)
     )
     with nullcontext() if there else pytest.raises(ConfigError, match="names the key cd, which is not there"):
         assert policy(tmp_path, text).rules[0].key == key
+
+
+def test_budgets_that_a_restart_forgets_are_warned_about() -> None:
+    day, month = Quota(money_per_day=1), Quota(money_per_month=1)
+    week = DataConfig(ledger_retention=7 * 86_400.0)
+
+    def said(limits: Quota, data: DataConfig, redis: str = "") -> list[str]:
+        policy, control = Policy((TenantPolicy("default", limits=limits),)), ControlConfig(limits_url=redis)
+        return warnings(Config(policy=policy, data=data, control=control))
+
+    assert said(month, DataConfig()) == said(day, week) == said(Quota(), DataConfig(database="none")) == []
+    assert "keep 31 days" in said(month, week)[0]
+    assert "--database none" in said(day, DataConfig(database="none"))[0]
+    assert said(month, week, "redis://r") == []

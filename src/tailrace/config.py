@@ -256,6 +256,7 @@ def taken_over(now: Config, wanted: Config) -> tuple[Config, list[str], list[str
 
 
 _PREFIX = "TAILRACE_"
+_DAY, _MONTH = 86_400.0, 31 * 86_400.0  # seconds
 # Kubernetes writes these for every service, also for one that happens to be called tailrace.
 _SERVICE_LINK = re.compile(r".*_(SERVICE_(HOST|PORT.*)|PORT_\d+_(TCP|UDP).*)=.*|.*_PORT=(tcp|udp)://.*")
 
@@ -314,11 +315,29 @@ def database_of(config: DataConfig, environ: Mapping[str, str] | None = None) ->
 
 def warnings(config: Config) -> list[str]:
     """What is allowed and probably not meant."""
+    return [*_open_door(config), *_forgotten_budgets(config)]
+
+
+def _open_door(config: Config) -> list[str]:
     api = config.api
     keys = api.api_keys or api.admin_keys or any(tenant.keys for tenant in config.policy.tenants)
     if keys or api.host in ("127.0.0.1", "::1", "localhost"):
         return []
     return [f"{api.host} can be reached from other machines and no API key is set: add --api-key or --api-key-file"]
+
+
+def _forgotten_budgets(config: Config) -> list[str]:
+    """Budgets of money that a restart begins anew."""
+    tenants = config.policy.tenants
+    quotas = [*(tenant.limits for tenant in tenants), *(key.limits for tenant in tenants for key in tenant.keys)]
+    longest = max((_MONTH if q.money_per_month else _DAY if q.money_per_day else 0.0 for q in quotas), default=0.0)
+    if not longest or config.control.limits_url:
+        return []
+    if config.data.database == "none":
+        return ["budgets of money begin anew with each start: --database none keeps nothing of what was spent"]
+    if 0 < config.data.ledger_retention < longest:
+        return [f"budgets of money forget at a restart what --ledger-retention forgets: keep {longest / _DAY:.0f} days"]
+    return []
 
 
 def parse(setting: Setting, raw: object, origin: str) -> object:

@@ -111,3 +111,25 @@ async def test_shadow_mode_counts_money_and_refuses_nothing() -> None:
         assert state.metrics.registry.get_sample_value(
             "tailrace_shadow_refusals_total", {"limit": "money_per_day"}
         ) == 2.0  # fmt: skip
+
+
+async def test_a_caller_sees_how_its_budgets_stand() -> None:
+    state = serving(Quota(money_per_day=20.5, requests_per_minute=60), key=Quota(money_per_month=100, concurrency=2))
+    async with in_process(state) as client:
+        cost = price(await post(client)) / 1e6
+        seen = (await client.get("/v1/budget", headers={"authorization": "Bearer acme"})).json()
+        others = (await client.get("/v1/budget", headers={"authorization": "Bearer boss"})).json()
+        admin = (await client.get("/admin/state", headers={"authorization": "Bearer boss"})).json()["budgets"]
+        assert (await client.get("/v1/budget")).status_code == 401
+    assert seen["currency"] == "EUR"
+    rows = {(row["scope"], row["limit"]): row for row in seen["limits"]}
+    day = rows["acme", "money_per_day"]
+    assert day == {
+        "limit": "money_per_day", "scope": "acme", "allowed": 20.5, "spent": cost, "held": 0.0, "unit": "EUR",
+        "renews_at": "2027-01-01T00:00:00Z",
+    }  # fmt: skip
+    assert (rows["acme/ci", "money_per_month"]["spent"], rows["acme/ci", "money_per_month"]["allowed"]) == (cost, 100)
+    assert (rows["acme", "requests_per_minute"]["spent"], rows["acme/ci", "concurrency"]["held"]) == (1, 0)
+    assert rows["acme", "requests_per_minute"]["renews_at"] is None
+    assert {row["scope"] for row in others["limits"]} == {"acme"}
+    assert admin == [day]

@@ -7,6 +7,7 @@ from tailrace.api.openapi import Pages
 from tailrace.api.routes import (
     adapters,
     admin,
+    budget,
     messages,
     openai,
     operator,
@@ -23,7 +24,8 @@ from tailrace.api.table import Routes
 
 def create_app(state: AppState) -> Edge:
     generating = (openai.routes, responses.routes, messages.routes, vectors.routes, streams.routes)
-    tables = (*generating, requests.routes, text.routes, adapters.routes, admin.routes, operator.routes)
+    own = (requests.routes, text.routes, budget.routes, adapters.routes)
+    tables = (*generating, *own, admin.routes, operator.routes)
     return Edge(Routes((*tables, Pages(tables).routes, web.Web().routes)), state)
 
 

@@ -108,12 +108,12 @@ async def _serve(start: Start, loaded: Loaded, clock: SystemClock) -> bool:
 
     config, metrics, fleet, model = loaded.config, Metrics(), start.fleet, start.model
     engine = config.engine
-    tenants, store = Tenants.of(config), limit_store(config.control, clock)
+    tenants, keeping = Tenants.of(config), Keeping(database_of(config.data))
+    store = limit_store(config.control, clock, keeping)
     lengths = LengthBook(store_root(engine) / "control" / "lengths.json")
     pipeline = Pipeline(None, config.control, clock, metrics, tenants=tenants, store=store, lengths=lengths)
     models = Models(fleet.names, fleet, pipeline, clock, keep_alive=engine.keep_alive, memory=engine.models_memory)
     models.adopt(model.name, fleet.started(model))
-    keeping = Keeping(database_of(config.data))
 
     def on_listening(url: str) -> None:
         print_ready(url, model, not tenants.open, time.monotonic() - start.begin)

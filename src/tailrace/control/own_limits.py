@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.clock import Clock
 from tailrace.control.expiry import Expiry
@@ -16,6 +16,7 @@ from tailrace.control.keys import Principal
 from tailrace.control.limits.base import NOTHING, Account, Amounts, Ask, Kind, LimitStore, Outcome, caps
 from tailrace.control.limits.limiter import Hold, Limiter, device_us
 from tailrace.control.limits.refusal import limit_name, limit_refusal
+from tailrace.control.limits.standing import MONEY, standing
 from tailrace.control.prices import Counts, cost
 from tailrace.control.tenants import Tenants
 from tailrace.errors import TailraceError
@@ -100,6 +101,20 @@ class OwnLimits:
         if self._waiting.pop(run.id, None) is not None:
             self._expiry.drop(run.id)
 
+    async def standing(self, principal: Principal) -> list[dict[str, Any]]:
+        """How the limits of a tenant and of its key stand. Raises Unavailable."""
+        accounts = self.accounts(principal)
+        return await standing(self.limiter.store, accounts, self.currency, self._clock.wall())
+
+    async def budgets(self) -> list[dict[str, Any]]:
+        """How the budgets of money of all tenants stand. Raises Unavailable."""
+        accounts = [Account(tenant.name, self._of(tenant.limits)) for tenant in self._tenants]
+        return await standing(self.limiter.store, accounts, self.currency, self._clock.wall(), MONEY)
+
+    @property
+    def currency(self) -> str:
+        return self._tenants.policy.prices.currency
+
     def changed(self, tenant: str) -> None:
         """Who waits for limits of this tenant does so for its present ones from now on."""
         caps = self._of(self._tenants[tenant].limits)
@@ -162,4 +177,4 @@ class OwnLimits:
     def _refusal(self, outcome: Outcome, retry_after: float | None = None) -> TailraceError:
         """`retry_after`: instead of the outcome's own wait."""
         wait = outcome.wait if retry_after is None else retry_after
-        return limit_refusal(outcome, wait, self._tenants.policy.prices.currency, self._clock.wall())
+        return limit_refusal(outcome, wait, self.currency, self._clock.wall())

@@ -30,6 +30,7 @@ class Keeping:
         self._patience = patience
         self._task: asyncio.Task[Kept] | None = None
         self._kept: Kept | None = None
+        self._caught_up = asyncio.Event()
 
     def start(self) -> None:
         if self._url and self._task is None:
@@ -66,6 +67,25 @@ class Keeping:
                 "The database does not answer", code="database_unavailable", retry_after=_AGAIN,
                 domain=Domain.EXTERNAL, kind=ErrorKind.UPSTREAM,
             ) from None  # fmt: skip
+
+    def has_caught_up(self) -> None:
+        """What earlier servers set aside for the ledger while it was away is in it now."""
+        self._caught_up.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether `caught_up` has not to wait."""
+        return self._kept is not None and self._caught_up.is_set()
+
+    async def caught_up(self) -> Kept:
+        """As `needed`, once that has happened."""
+        kept = await self.needed()
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._caught_up.wait()
+        except TimeoutError:
+            raise Unavailable("The database is catching up", code="database_unavailable", retry_after=_AGAIN) from None
+        return kept
 
     async def close(self) -> None:
         if self._task is not None:

@@ -8,6 +8,7 @@ from tailrace.database.files import Files
 from tailrace.database.jobs import Jobs
 from tailrace.database.ledger import LedgerTable
 from tailrace.database.responses import Responses
+from tailrace.database.spending import Spending
 from tailrace.database.webhooks import Webhooks
 
 
@@ -20,6 +21,7 @@ class Kept:
         self.jobs = Jobs(database)
         self.ledger = LedgerTable(database)
         self.feedback = FeedbackTable(database)
+        self.spending = Spending(database)
 
     async def close(self) -> None:
         await self.database.close()

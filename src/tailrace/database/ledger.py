@@ -69,6 +69,7 @@ ledger = Table(
     Column("decisions", Text, nullable=False),  # JSON
     Column("price", BigInteger, nullable=False),  # millionths
     Index(None, "tenant", "entry_id"),
+    Index(None, "tenant", "ended"),  # what was spent of a budget
     Index(None, "request_id"),
     Index(None, "answer_id"),
 )

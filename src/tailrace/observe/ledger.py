@@ -115,16 +115,23 @@ class Ledger(Collector):
         """All that waits, in memory or in the file. Ends when nothing does."""
         if self._spill is not None:
             await asyncio.to_thread(self._spill.open)
+        self._tell()
         while self._waiting or (self._spill is not None and self._spill.nbytes):
             await asyncio.sleep(self._flush)
             if self._away and self._clock.now() < self._again:
                 await self._set_aside()
             elif await self._put_waiting() and await self._put_spilled():
                 self._answers()
+                self._tell()
                 await self._sweep()
             else:
                 self._is_away()
                 await self._set_aside()
+
+    def _tell(self) -> None:
+        """Those who count on what earlier servers have left."""
+        if self._spill is None or not self._spill.nbytes:
+            self._keeping.has_caught_up()
 
     async def _put_waiting(self, until: float = float("inf")) -> bool:
         """Whether nothing waits in memory any more."""

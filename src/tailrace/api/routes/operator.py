@@ -12,21 +12,22 @@ from starlette.responses import Response
 from tailrace.api.auth import authorize_admin
 from tailrace.api.openapi import errors
 from tailrace.api.plain import body_of, json_reply
-from tailrace.api.state import state_of
+from tailrace.api.state import AppState, state_of
 from tailrace.api.table import Table
 from tailrace.control.snapshot import snapshot
 from tailrace.control.steering import cancel, change_tenant
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, Unavailable
 
 routes = Table("admin", prefix="/admin", guard=authorize_admin)
 
 
 @routes.get("/state", responses=errors(401, 403))
 async def state(request: Request) -> Response:
-    """Queues by class and tenant, running requests, KV map, recent tails, refusals, step budget, prediction errors."""
+    """Queues by class and tenant, running requests, KV map, recent tails, refusals, budgets of money, step budget,
+    prediction errors."""
     found = state_of(request)
     uptime = found.clock.wall() - found.started
-    return json_reply({"uptime_s": uptime, **snapshot(found.pipeline)})
+    return json_reply({"uptime_s": uptime, **snapshot(found.pipeline), "budgets": await _budgets(found)})
 
 
 @routes.get("/models", responses=errors(401, 403))
@@ -52,6 +53,16 @@ async def patch_tenant(request: Request, name: str) -> Response:
     return json_reply(
         {"name": name, "weight": tenant.weight, "priority": tenant.priority, "limits": asdict(tenant.limits)}
     )
+
+
+async def _budgets(state: AppState) -> list[dict[str, Any]] | None:
+    """None while nobody knows: the rest of the state is not to wait for that."""
+    if state.keeping.wanted and not state.keeping.ready:
+        return None
+    try:
+        return await state.pipeline.limits.budgets()
+    except Unavailable:
+        return None
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -53,8 +53,10 @@ def running_rows(state: State) -> Iterator[tuple[str, Row]]:
 
 
 def tenant_rows(state: State) -> Iterator[tuple[str, Row]]:
+    spent = {(each["scope"], each["limit"]): f" ({each['spent']:.2f} spent)" for each in state.get("budgets") or ()}
     for tenant in state["tenants"]:
-        limits = ", ".join(f"{name} {value:g}" for name, value in tenant["limits"].items() if value) or "none"
+        name, given = tenant["name"], tenant["limits"].items()
+        limits = ", ".join(f"{each} {value:g}{spent.get((name, each), '')}" for each, value in given if value) or "none"
         cells = (
             tenant["name"], f"{tenant['weight']:g}", str(tenant["running"]), str(tenant["waiting"]),
             f"{tenant['device_seconds']:.1f}", limits,

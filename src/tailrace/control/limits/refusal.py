@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from tailrace.control.limits.base import MICRO, Kind, Outcome
 from tailrace.errors import BudgetExhausted, Domain, ErrorKind, InvalidRequest, RateLimited, TailraceError
 
-_NAMES = {
+NAMES = {  # of counters, as the settings file calls them
     "requests": "requests_per_minute",
     "prompt_tokens": "prompt_tokens_per_minute",
     "output_tokens": "output_tokens_per_minute",
@@ -21,7 +21,7 @@ _NAMES = {
 
 def limit_name(outcome: Outcome) -> str:
     """As the settings file calls it."""
-    return _NAMES.get(outcome.counter, outcome.counter)
+    return NAMES.get(outcome.counter, outcome.counter)
 
 
 def limit_refusal(outcome: Outcome, wait: float | None, currency: str, wall: float) -> TailraceError:
@@ -47,11 +47,15 @@ def limit_refusal(outcome: Outcome, wait: float | None, currency: str, wall: flo
 
 def scale_of(counter: str) -> int:
     """How many of what is counted are one of what people read."""
-    return MICRO if counter.endswith("_us") or is_money(counter) else 1
+    return MICRO if counter.endswith("_us") or _is_money(counter) else 1
 
 
-def is_money(counter: str) -> bool:
-    return counter.startswith("money_")
+def unit_of(counter: str, currency: str) -> str:
+    if _is_money(counter):
+        return currency
+    if counter.endswith("_us"):
+        return "device-seconds"
+    return "tokens" if counter.endswith("_tokens") else counter
 
 
 def utc(moment: float) -> str:
@@ -62,7 +66,7 @@ def utc(moment: float) -> str:
 def _exhausted(outcome: Outcome, currency: str, wall: float) -> BudgetExhausted:
     """The exact amounts, and when it begins anew: trying again before does not help."""
     name, scale = limit_name(outcome), scale_of(outcome.counter)
-    unit = currency if is_money(outcome.counter) else "device-seconds"
+    unit = unit_of(outcome.counter, currency)
     cap, held = outcome.cap / scale, outcome.held / scale
     spent = round(outcome.value - outcome.held) / scale
     renews = None if outcome.wait is None else utc(wall + outcome.wait)
@@ -74,6 +78,10 @@ def _exhausted(outcome: Outcome, currency: str, wall: float) -> BudgetExhausted:
     amounts = {"value": spent + held, "cap": cap, "spent": spent, "held": held}
     error.detail = {"limit": name, "scope": outcome.account, **amounts, "unit": unit, "renews_at": renews}
     return error
+
+
+def _is_money(counter: str) -> bool:
+    return counter.startswith("money_")
 
 
 def _whose(outcome: Outcome) -> str:

@@ -82,6 +82,7 @@ def _ledger() -> None:
         sa.PrimaryKeyConstraint("entry_id", name="pk_ledger"),
     )
     op.create_index("ix_ledger_tenant_entry_id", "ledger", ["tenant", "entry_id"])
+    op.create_index("ix_ledger_tenant_ended", "ledger", ["tenant", "ended"])
     op.create_index("ix_ledger_request_id", "ledger", ["request_id"])
     op.create_index("ix_ledger_answer_id", "ledger", ["answer_id"])
 
