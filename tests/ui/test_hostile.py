@@ -97,6 +97,10 @@ async def test_a_record(visit: Visit) -> None:
         await page.locator(".inspector a").click()
         await page.get_by_role("heading", name=MARKUP).wait_for()
         await assert_inert(page)
+        await poison(page, "**/v1/requests?*", {})
+        await page.get_by_role("link", name="All requests").click()
+        await page.locator(".list").get_by_role("link", name=MARKUP).wait_for()
+        await assert_inert(page)
 
 
 async def test_an_address(visit: Visit) -> None:

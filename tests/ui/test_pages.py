@@ -107,9 +107,13 @@ async def test_a_record_is_found_from_its_answer(visit: Visit) -> None:
         total = await page.locator(".times tfoot td").first.inner_text()
         assert float(total.replace(",", "")) == pytest.approx(record["total_ms"], abs=0.0051)
         await expect(page.locator("main")).to_contain_text(record["admission"]["reason"])
+        await page.get_by_role("link", name="All requests").click()
+        await expect(page.locator(".list tbody tr")).to_have_count(1)
+        await page.locator(".list").get_by_role("link", name=request_id).click()
+        await page.get_by_role("heading", name=request_id).wait_for()
         await page.get_by_label("Request", exact=True).fill("never-was")
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("alert")).to_contain_text("There is no record of this request")
+        await expect(page.get_by_role("alert")).to_contain_text("There is no record of a request 'never-was'")
 
 
 async def test_a_key_is_asked_for_and_stays_in_the_tab(visit: Visit) -> None:

@@ -6,7 +6,6 @@ import { count, ms, number } from "../format.js";
 import { failure, refused } from "../notice.js";
 import { phaseBar, partsOfTimings } from "../phases.js";
 import { render } from "../markdown.js";
-import { remember } from "../visited.js";
 import { inspector } from "./inspector.js";
 import { settings } from "./settings.js";
 
@@ -84,7 +83,6 @@ export function playground({ askForKeys }) {
     try {
       const events = stream("v1/chat/completions", body, { signal: own.signal, began: (headers) => {
         got.requestId = headers.get("x-request-id");
-        remember(got.requestId);
       } });
       for await (const event of events) {
         collect(got, event);

@@ -13,7 +13,7 @@ const GROUPS = {
 const DECIDED = ["band", "limit", "uncached_estimate", "estimated_seconds", "predicted_ttft", "deadline_met", "admission"];
 const ELSEWHERE = new Set([
   "id", "outcome", "status", "opened", "ended", "class", "class_reason", "error", "error_code", "error_domain", "phases_ms", "waited",
-  "total_ms", "ttft_ms", "tpot_ms", "queue_ms", "prompt_tokens", "completion_tokens", ...DECIDED, ...Object.values(GROUPS).flat(),
+  "feedback", "total_ms", "ttft_ms", "tpot_ms", "queue_ms", "prompt_tokens", "completion_tokens", ...DECIDED, ...Object.values(GROUPS).flat(),
 ]);
 
 export function recordViews(record) {
