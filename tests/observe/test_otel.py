@@ -17,12 +17,14 @@ from tailrace.backends.fake import FakeBackend
 from tailrace.backends.faulty import Fault, FaultyBackend, Kind
 from tailrace.clock import ManualClock
 from tailrace.config import ObserveConfig
+from tailrace.control.admission import AsJob, Reject
 from tailrace.errors import ConfigError
 from tailrace.observe.ended import Ended
 from tailrace.observe.otel import collector as collecting
 from tailrace.observe.otel.collector import Collector
 from tailrace.observe.otel.telemetry import QUEUE, Telemetry
 from tailrace.observe.timeline import Phase, Timeline
+from tailrace.types import Traits
 from tests.observe.otlp_receiver import Receiver, attributes, receiver
 from tests.serving import chat, in_process, live, make_state, patient, until
 
@@ -163,7 +165,10 @@ async def test_a_refusal_and_a_failure() -> None:
     found, _ = await served(chat(), backend=FaultyBackend(FakeBackend(), lambda request: Fault(Kind.RAISE, after=1)))
     root = found.root()
     assert (root.status.code, root.status.message) == (Status.STATUS_CODE_ERROR, "internal_error")
-    assert attributes(root.attributes)["error.type"] == "internal_error"
+    said = attributes(root.attributes)
+    assert (said["error.type"], said["tailrace.error_domain"], said["tailrace.error_kind"]) == (
+        "internal_error", "execution", "internal",
+    )  # fmt: skip
 
     found, _ = await served(chat(model="nobody"))
     root, said = found.root(), attributes(found.root().attributes)
@@ -172,8 +177,32 @@ async def test_a_refusal_and_a_failure() -> None:
     assert (said["error.type"], said["http.response.status_code"]) == ("model_not_found", 404)
     assert (said["gen_ai.request.model"], said.get("gen_ai.response.model")) == ("nobody", None)
 
-    found, _ = await served(chat(), control={"max_waiting_requests": 0}, backend=FakeBackend(max_sequences=1))
-    assert attributes(found.root().attributes)["tailrace.outcome"] in ("ok", "rejected")
+
+async def test_a_request_that_was_refused() -> None:
+    with receiver() as found, telemetry(found.url) as watcher:
+        state = make_state()
+        state.watchers = (watcher,)
+        state.pipeline.begin_drain()
+        async with in_process(state) as client:
+            assert (await client.post(CHAT, json=chat())).status_code == 503
+        await asyncio.to_thread(watcher.close, PATIENCE)
+    root, said = found.root(), attributes(found.root().attributes)
+    assert (said["tailrace.outcome"], said["http.response.status_code"]) == ("rejected", 503)
+    assert (said["error.type"], said["tailrace.error_domain"]) == ("draining", "admission")
+    assert root.status.code == Status.STATUS_CODE_ERROR
+
+
+def test_what_was_decided_is_said_with_its_reason() -> None:
+    reject = Reject("deadline_unattainable", 503, "class:interactive", 3.0, 2.0)
+    limit = {"limit": "requests_per_minute", "scope": "acme", "outcome": "partial", "enforced": True}
+    found = sent(
+        ended("rejected", 503, admission=AsJob(reject), limit=limit, traits=Traits(task="triage"), preemptions=2)
+    )
+    said = attributes(found.root().attributes)
+    assert (said["tailrace.admission"], said["tailrace.admission.reason"]) == ("asjob", "deadline_unattainable")
+    assert (said["tailrace.limit"], said["tailrace.task"], said["tailrace.preemptions"]) == (
+        "requests_per_minute", "triage", 2,
+    )  # fmt: skip
 
 
 async def test_a_request_whose_client_left() -> None:
@@ -292,6 +321,8 @@ def test_a_collector_that_hangs_holds_up_neither_requests_nor_the_end() -> None:
             watcher(ended())
         assert watcher.lost == 5
         watcher.close(0.1)  # returns
+        found.open.set()
+        watcher.close(PATIENCE)
 
 
 def wait_until(condition: Any) -> None:

@@ -83,6 +83,7 @@ def access_fields(ended: Ended) -> dict[str, object]:
         "status": ended.status,
         "outcome": ended.outcome,
         "error": ended.error,
+        "error_domain": facts.get("error_domain"),
         "tenant": ended.tenant,
         "class": facts.get("class"),
         "model": facts.get("model"),

@@ -17,7 +17,8 @@ _NAME_LENGTH = 200  # characters of a name that the caller chose
 # Facts that are attributes of the same name below `tailrace.`
 _OWN = (
     "class", "class_reason", "band", "bucket", "adapter", "cached_tokens", "drafted_tokens", "accepted_tokens",
-    "uncached_estimate", "estimated_seconds", "predicted_ttft",
+    "uncached_estimate", "estimated_seconds", "predicted_ttft", "preemptions", "recomputed_tokens", "kv_blocks",
+    "device_us", "price", "error_domain", "error_kind",
 )  # fmt: skip
 
 
@@ -53,6 +54,7 @@ def of_request(ended: Ended) -> dict[str, Value]:
         "error.type": ended.error or None,
         "tailrace.request_id": ended.request_id,
         "tailrace.tenant": ended.tenant or None,
+        "tailrace.task": getattr(facts.get("traits"), "task", None) or None,
         "tailrace.outcome": ended.outcome,
     }
     if operation(ended.timeline):
