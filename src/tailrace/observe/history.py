@@ -1,4 +1,4 @@
-"""Requests that ended, for their tenants: the latest from memory, others from the database, and what was said of each."""
+"""Requests that ended, for their tenants: the latest from memory, others from the database, and what was said of them."""
 
 from __future__ import annotations
 
