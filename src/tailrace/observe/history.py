@@ -1,4 +1,4 @@
-"""Requests that ended, for their tenants: the latest from memory, others from the database, and what was said of them."""
+"""Ended requests, for their tenants: the latest from memory, others from the database, and what was said of each."""
 
 from __future__ import annotations
 
