@@ -88,6 +88,7 @@ class ControlConfig:
         choices=("refuse", "admit"),
         live=True,
     )
+    job_lines: int = knob(0, "lines of jobs that run at once; 0: half of what the model takes", low=0)
     drain_timeout: float = knob(30.0, "time running requests get after SIGTERM", unit="seconds", low=0, live=True)
     stall_timeout: float = knob(
         30.0,
@@ -113,6 +114,7 @@ class ApiConfig:
     loras: tuple[str, ...] = knob((), "NAME=PATH of an adapter (PEFT's folder) on the first model; may be repeated")
     lora_folder: str = knob("", "folder from which adapters may be loaded while serving; empty: none are")
     max_body_bytes: int = knob(8 * 1024 * 1024, "largest request body", unit="bytes", low=1024, live=True)
+    max_file_bytes: int = knob(200 * 1024 * 1024, "largest file of /v1/files", unit="bytes", low=1024)
     max_choices: int = knob(16, "largest n", low=1, high=1024, live=True)
     max_logprobs: int = knob(20, "largest number of alternatives per token", low=0, high=1024, live=True)
     max_stop_strings: int = knob(16, "stop strings in one request", low=1, live=True)

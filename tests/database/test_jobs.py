@@ -104,7 +104,7 @@ async def test_cancelling_ends_what_has_not_and_bills_what_was_made(database: Da
     states = [each.state for each in await jobs.ended_lines("batch_1", -1, 9)]
     assert states == [LineState.DONE, LineState.CANCELLED, LineState.CANCELLED]
     assert len(await ledger.latest("acme", 9)) == 2
-    (due,) = await jobs.due(14.0)
+    (due,) = await jobs.due("a", 14.0)
     assert (due.job.state, due.open, due.ready) == (JobState.CANCELLING, False, False)
     assert await jobs.end(due.job, None, None, 15.0)
     found = await jobs.find("acme", "batch", "batch_1")
@@ -115,15 +115,16 @@ async def test_what_is_due(database: Database) -> None:
     jobs = Jobs(database)
     await jobs.add(job("batch_0"), owner="a", lease=20.0)
     await started(jobs, 1)
-    assert [(d.job.id, d.leased, d.open, d.ready) for d in await jobs.due(10.0)] == [
+    assert [(d.job.id, d.leased, d.open, d.ready) for d in await jobs.due("b", 10.0)] == [
         ("batch_0", True, False, False),
         ("batch_1", False, True, True),
     ]
+    assert not (await jobs.due("a", 10.0))[0].leased
     assert not await jobs.take(job("batch_0"), "b", 10.0, 40.0)
     assert await jobs.take(job("batch_0"), "b", 21.0, 40.0)
     (line,) = await jobs.claim("a", {"batch_1": 1}, MODELS, 10.0, 40.0)
-    assert not (await jobs.due(30.0))[1].ready
-    assert (await jobs.due(41.0))[1].ready
+    assert not (await jobs.due("b", 30.0))[1].ready
+    assert (await jobs.due("b", 41.0))[1].ready
     assert not await jobs.finalize("batch_1", 42.0)
     assert await jobs.finish(line, "a", DONE, row(line), 42.0)
     assert await jobs.finalize("batch_1", 42.0)

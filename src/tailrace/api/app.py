@@ -7,7 +7,9 @@ from tailrace.api.openapi import Pages
 from tailrace.api.routes import (
     adapters,
     admin,
+    batches,
     budget,
+    files,
     messages,
     openai,
     operator,
@@ -23,9 +25,10 @@ from tailrace.api.table import Routes
 
 
 def create_app(state: AppState) -> Edge:
-    generating = (openai.routes, responses.routes, messages.routes, vectors.routes, streams.routes)
-    own = (requests.routes, text.routes, budget.routes, adapters.routes)
-    tables = (*generating, *own, admin.routes, operator.routes)
+    generating = (openai.routes, responses.routes, messages.routes, vectors.routes)
+    kept = (streams.routes, files.routes, batches.routes, requests.routes)
+    own = (text.routes, budget.routes, adapters.routes)
+    tables = (*generating, *kept, *own, admin.routes, operator.routes)
     return Edge(Routes((*tables, Pages(tables).routes, web.Web().routes)), state)
 
 

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, Response
 
 from tailrace.api.table import Table
 from tailrace.protocol.adapters import LoadAdapter, UnloadAdapter
+from tailrace.protocol.batches import BatchRequest
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
 from tailrace.protocol.feedback import Feedback
@@ -44,6 +45,7 @@ _BODIES: tuple[type[BaseModel], ...] = (
     LoadAdapter,
     UnloadAdapter,
     Feedback,
+    BatchRequest,
 )
 _KEY = "An API key; only asked for when the server has keys."
 _MEANING = {

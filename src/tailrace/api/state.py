@@ -16,6 +16,8 @@ from tailrace.control.adapters import Adapters
 from tailrace.control.answering.limits import ModelLimits
 from tailrace.control.answering.plane import Plane
 from tailrace.control.durable_responses import DurableResponses
+from tailrace.control.jobs.batch import BATCH, Batches
+from tailrace.control.jobs.runner import JobRunner
 from tailrace.control.keys import Principal
 from tailrace.control.models import Loaded, Models
 from tailrace.control.pipeline import Pipeline
@@ -58,6 +60,7 @@ class AppState:
     responses: ResponseStore = field(init=False)
     streams: Streams = field(init=False)
     plane: Plane = field(init=False)
+    runner: JobRunner = field(init=False)
 
     def __post_init__(self) -> None:
         self.started = self.clock.wall()
@@ -73,6 +76,8 @@ class AppState:
         self.ledger = Ledger(self.keeping, self.clock, self.spill, retention=self.config.data.ledger_retention)
         self.metrics.registry.register(self.ledger)
         self.history = History(self.records, self.keeping, self.clock)
+        batches = Batches(self.plane, self.keeping, most_bytes=api.max_body_bytes)
+        self.runner = JobRunner(self.plane, self.keeping, {BATCH: batches}, most=self.config.control.job_lines)
         self.settings.on_change(self._configure)
 
     def _configure(self, config: Config) -> None:
@@ -88,6 +93,7 @@ class AppState:
 
     async def close(self) -> None:
         """When every request has ended, and before what is kept is closed."""
+        await self.runner.close()
         await self.responses.close()
         await self.ledger.close()
 

@@ -97,6 +97,7 @@ def importing(module: str) -> Iterator[None]:
 async def _serve(start: Start, loaded: Loaded, clock: SystemClock) -> bool:
     from tailrace.api.server import serve
     from tailrace.api.state import AppState
+    from tailrace.control.jobs.instance import Instance
     from tailrace.control.lengths import LengthBook
     from tailrace.control.limits.store import limit_store
     from tailrace.control.models import Models
@@ -114,15 +115,20 @@ async def _serve(start: Start, loaded: Loaded, clock: SystemClock) -> bool:
     pipeline = Pipeline(None, config.control, clock, metrics, tenants=tenants, store=store, lengths=lengths)
     models = Models(fleet.names, fleet, pipeline, clock, keep_alive=engine.keep_alive, memory=engine.models_memory)
     models.adopt(model.name, fleet.started(model))
+    instance = Instance(data_root(config.data) if keeping.wanted else None)
 
     def on_listening(url: str) -> None:
         print_ready(url, model, not tenants.open, time.monotonic() - start.begin)
         keeping.start()
         state.ledger.start()
+        state.runner.start()
 
     try:
         spill = Spill(data_root(config.data), config.data.ledger_spill)
-        state = AppState(config, pipeline, models, metrics, clock, keeping=keeping, spill=spill, loaded=loaded)
+        name = instance.name
+        state = AppState(
+            config, pipeline, models, metrics, clock, keeping=keeping, spill=spill, loaded=loaded, server=name
+        )
         state.adapters.at_start(config.api.loras)
         start.observers.watch(state)
         well = await serve(state, listener=start.listener, on_listening=on_listening)
@@ -132,6 +138,7 @@ async def _serve(start: Start, loaded: Loaded, clock: SystemClock) -> bool:
     finally:
         await asyncio.to_thread(start.observers.close)
         await keeping.close()
+        instance.close()
         models.close()
 
 

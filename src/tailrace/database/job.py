@@ -134,7 +134,7 @@ class EndedLine:
 
 @frozen
 class Due:
-    """A job that is not over. `leased`: somebody reads or writes its files. `open`: lines that have not ended;
+    """A job that is not over. `leased`: somebody else reads or writes its files. `open`: lines that have not ended;
     `ready`: some of them nobody has."""
 
     job: Job

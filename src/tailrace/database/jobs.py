@@ -153,19 +153,16 @@ class Jobs:
 
     # --- for whoever runs them
 
-    async def due(self, now: float) -> list[Due]:
-        """What is not over, the oldest first."""
+    async def due(self, owner: str, now: float) -> list[Due]:
+        """What is not over, the oldest first, as `owner` sees it."""
         of_job = lines.c.job == jobs.c.id
         opened = exists().where(of_job, lines.c.state.in_(_OPEN))
         pending = exists().where(of_job, lines.c.state == LineState.PENDING)
         lapsed = exists().where(of_job, lines.c.state == LineState.RUNNING, lines.c.lease < now)
-        query = select(*_JOB, jobs.c.lease, opened.label("open"), or_(pending, lapsed).label("ready"))
+        query = select(*_JOB, jobs.c.owner, jobs.c.lease, opened.label("open"), or_(pending, lapsed).label("ready"))
         async with self._database.read() as connection:
             found = await connection.execute(query.where(jobs.c.state.in_(LIVE)).order_by(jobs.c.created, jobs.c.id))
-            return [
-                Due(_job(row), bool(row["lease"] and row["lease"] >= now), bool(row["open"]), bool(row["ready"]))
-                for row in found.mappings()
-            ]
+            return [_due(row, owner, now) for row in found.mappings()]
 
     async def take(self, job: Job, owner: str, now: float, until: float) -> bool:
         """Lease the job itself for what is to be done with its files; whether it was to be had."""
@@ -272,9 +269,10 @@ class Jobs:
         return claimed
 
     async def renew(self, owner: str, held: Collection[tuple[str, int]], until: float) -> set[tuple[str, int]]:
-        """Which of these lines the owner still has; their leases go on."""
+        """Which of these lines the owner still has. All its leases go on, those of jobs too."""
         mine = (lines.c.state == LineState.RUNNING, lines.c.owner == owner)
         async with self._database.write() as connection:
+            await connection.execute(update(jobs).where(jobs.c.owner == owner).values(lease=until))
             await connection.execute(update(lines).where(*mine).values(lease=until))
             found = await connection.execute(select(lines.c.job, lines.c.number).where(*mine))
             return {(row.job, row.number) for row in found} & set(held)
@@ -394,6 +392,11 @@ def _job(row: RowMapping) -> Job:
     values.update({name: orjson.loads(values[name]) for name in _JSON})
     found = Job(**values)
     return replace(found, state=JobState(found.state), ends_as=JobState(found.ends_as))
+
+
+def _due(row: RowMapping, owner: str, now: float) -> Due:
+    leased = row["owner"] not in (None, owner) and row["lease"] >= now
+    return Due(_job(row), leased, bool(row["open"]), bool(row["ready"]))
 
 
 def _new_row(job_id: str, new: NewLine) -> dict[str, Any]:

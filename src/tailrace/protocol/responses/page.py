@@ -20,11 +20,11 @@ class Page:
     after: str | None = None
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Page:
+    def of(cls, query: Mapping[str, str], default: int = _DEFAULT, most: int = _MOST) -> Page:
         """Raises InvalidRequest naming the parameter."""
-        limit, order = query.get("limit", str(_DEFAULT)), query.get("order", "desc")
-        if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= _MOST):
-            raise InvalidRequest(f"limit is {limit[:40]!a}; accepted is 1 to {_MOST}", param="limit")
+        limit, order = query.get("limit", str(default)), query.get("order", "desc")
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= most):
+            raise InvalidRequest(f"limit is {limit[:40]!a}; accepted is 1 to {most}", param="limit")
         if order not in ("asc", "desc"):
             raise InvalidRequest(f"order is {order[:40]!a}; expected 'asc' or 'desc'", param="order")
         return cls(int(limit), order == "asc", query.get("after"))
