@@ -156,17 +156,27 @@ class Ledger(Collector):
         return True
 
     async def _put(self, rows: list[Row]) -> bool:
-        """Whether the database took them."""
+        """Whether the database took them, in time. A transaction that hangs is left to its own end, which may take
+        longer than its cancelling."""
+        task = asyncio.create_task(self._insert(rows))
         try:
-            async with asyncio.timeout(PATIENCE):
-                await (await self._keeping.needed()).ledger.add(rows)
-        except (Unavailable, TimeoutError):
+            done, _ = await asyncio.wait((task,), timeout=PATIENCE)
+        finally:
+            task.cancel()
+        if done and task.result():
+            self.written += len(rows)
+            return True
+        return False
+
+    async def _insert(self, rows: list[Row]) -> bool:
+        try:
+            await (await self._keeping.needed()).ledger.add(rows)
+        except Unavailable:
             return False
         except Exception:
             if not self._away:
                 log.exception("the ledger's rows could not be written")
             return False
-        self.written += len(rows)
         return True
 
     async def _set_aside(self) -> None:
