@@ -70,6 +70,7 @@ class ControlConfig:
 
     max_waiting_requests: int = knob(256, "requests that may wait", low=0, live=True)
     max_waiting_tokens: int = knob(262_144, "prompt tokens over all waiting requests", low=0, live=True)
+    max_deferred: int = knob(1000, "requests of a tenant that may be jobs at once, background responses too", low=0)
     long_prompt: int = knob(1024, "uncached prompt tokens from which a request is of class long", low=1, live=True)
     long_output: int = knob(
         1024, "expected tokens of an answer from which a request is of class long", low=1, live=True

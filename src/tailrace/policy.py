@@ -94,6 +94,7 @@ class TenantPolicy:
     shared_cache: bool = knob(False, "prompts may hit the prefix cache of other tenants that say the same")
     max_waiting_requests: int = knob(0, "requests of it that may wait; 0: half of all, or its weight's part", low=0)
     max_waiting_tokens: int = knob(0, "prompt tokens of it that may wait; 0: half of all, or its weight's part", low=0)
+    overflow: str = knob("refuse", "what cannot be served in time; job: done later as one", choices=("refuse", "job"))
     webhook_secret: str = knob("", "whsec_BASE64 of at least 24 bytes, with which its webhooks are signed", unit="key")
     limits: Quota = field(default_factory=Quota)
     keys: tuple[KeyPolicy, ...] = ()

@@ -90,7 +90,7 @@ def parts(*each: Any) -> list[Any]:
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"include": ["everything"]}, "include"),
         ({"truncation": "sometimes"}, "truncation"),
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "store"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"stream": 1}, "stream"),

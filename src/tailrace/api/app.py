@@ -10,6 +10,7 @@ from tailrace.api.routes import (
     batches,
     budget,
     files,
+    jobs,
     messages,
     openai,
     operator,
@@ -26,7 +27,7 @@ from tailrace.api.table import Routes
 
 def create_app(state: AppState) -> Edge:
     generating = (openai.routes, responses.routes, messages.routes, vectors.routes)
-    kept = (streams.routes, files.routes, batches.routes, requests.routes)
+    kept = (streams.routes, jobs.routes, files.routes, batches.routes, requests.routes)
     own = (text.routes, budget.routes, adapters.routes)
     tables = (*generating, *kept, *own, admin.routes, operator.routes)
     return Edge(Routes((*tables, Pages(tables).routes, web.Web().routes)), state)

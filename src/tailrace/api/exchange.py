@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tailrace.api.auth import principal_of
+from tailrace.api.deferral import accepted, overflow, overflow_wish
 from tailrace.api.errors import internal_error
 from tailrace.api.headers import DEADLINE, TASK, deadline, task
 from tailrace.api.resumable import Carrier, wants_resuming
@@ -45,10 +46,12 @@ class Exchange(Response):
         self._request_id: str = scope["state"]["request_id"]
         sender = Sender(principal_of(request), self._request_id)
         self._answering = answering(state.plane, route, sender, scope["state"]["timeline"])
+        self._request = request
+        self._body = b""
         self._extra: list[tuple[bytes, bytes]] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._send = send
+        self._send, self._receive = send, receive
         try:
             await self._whole(receive)
         except (ClientGone, asyncio.CancelledError):
@@ -57,7 +60,7 @@ class Exchange(Response):
                 raise
         except TailraceError as error:
             self._answering.failed(error)
-            raise
+            await self._refused(error)
         except Exception:
             log.exception("request %s failed", self._request_id)
             raise self._answering.noted(internal_error()) from None
@@ -66,16 +69,32 @@ class Exchange(Response):
 
     async def _whole(self, receive: Receive) -> None:
         self._state.pipeline.look(self._answering.sender.principal.tenant)
-        body = await read_body(self._scope, receive, self._state.config.api.max_body_bytes)
+        overflow_wish(self._scope)
+        self._body = body = await read_body(self._scope, receive, self._state.config.api.max_body_bytes)
         told = leavers(self._scope, len(body))
         wishes = Wishes(deadline(header(self._scope, DEADLINE.encode())), task(header(self._scope, TASK.encode())))
-        work = self._answering.serve
+        work = self._work
         if wants_resuming(self._scope):
             carrier = Carrier(self._state, self._answering.sender.principal.tenant, self._send)
             self._send = carrier.send
-            await carrier.carry(work(body, self, wishes), receive, told)
+            await carrier.carry(work(body, wishes), receive, told)
         else:
-            await while_connected(receive, work(body, self, wishes), told)
+            await while_connected(receive, work(body, wishes), told)
+
+    async def _work(self, body: bytes, wishes: Wishes) -> None:
+        await self._answering.serve(body, self, wishes)
+
+    async def _refused(self, error: TailraceError) -> None:
+        """Raises the error, unless the request becomes a job."""
+        standing = await overflow(self._state, self._answering, self._request, self._body, error)
+        if standing is None:
+            raise error
+        self._answering.status = 202
+        await self.reply(accepted(standing))
+
+    async def reply(self, response: Response) -> None:
+        """Answer with what is no answer of the model's."""
+        await response(self._scope, self._receive, self._send)
 
     # --- where the answer goes
 

@@ -8,9 +8,10 @@ grace. Answers that are not streamed, and refusals, go straight to their client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
+import orjson
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -18,11 +19,11 @@ from tailrace.api.sse import EVENTS, EventStream
 from tailrace.api.state import AppState
 from tailrace.api.wire import ClientGone, Leavers, header, leavers, while_connected
 from tailrace.control.streams import LAST, Stream
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, TailraceError
 
 RESUMABLE = "x-tailrace-resumable"
 _NAME = b"x-tailrace-stream"
-_PING = b": waiting\n\n"
+PING = b": waiting\n\n"
 _MOST_DIGITS = 15
 
 
@@ -83,7 +84,8 @@ class Carrier:
             await asyncio.gather(self._reader, return_exceptions=True)
 
     async def _copy(self, stream: Stream) -> None:
-        await copy(stream, -1, EventStream(self._send, [], _PING), self._state.config.api.ping_interval)
+        events = stream.read(-1, self._state.config.api.ping_interval)
+        await copy(events, EventStream(self._send, [], PING))
 
 
 class StreamReply(Response):
@@ -97,17 +99,21 @@ class StreamReply(Response):
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        out = EventStream(send, [(_NAME, self._stream.id.encode())], _PING)
+        out = EventStream(send, [(_NAME, self._stream.id.encode())], PING)
         await out.open()
-        work = copy(self._stream, self._after, out, self._state.config.api.ping_interval)
+        work = copy(self._stream.read(self._after, self._state.config.api.ping_interval), out)
         await while_connected(receive, work, leavers(scope, 0))
 
 
-async def copy(stream: Stream, after: int, out: EventStream, idle: float) -> None:
-    """To a stream that is open, which it ends."""
-    async for events in stream.read(after, idle):
-        await (out.write(events) if events else out.ping())
-    await out.end(b"")
+async def copy(events: AsyncIterator[bytes], out: EventStream) -> None:
+    """To a stream that is open, which it ends; with an error where what comes next is gone."""
+    last = b""
+    try:
+        async for some in events:
+            await (out.write(some) if some else out.ping())
+    except TailraceError as error:
+        last = b"event: error\ndata: " + orjson.dumps(error.body()) + b"\n\n"
+    await out.end(last)
 
 
 def wants_resuming(scope: Scope) -> bool:

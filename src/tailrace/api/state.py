@@ -15,8 +15,11 @@ from tailrace.config import Loaded as ConfigLoaded
 from tailrace.control.adapters import Adapters
 from tailrace.control.answering.limits import ModelLimits
 from tailrace.control.answering.plane import Plane
+from tailrace.control.deferred.book import Deferred
+from tailrace.control.deferred.standing import KINDS
 from tailrace.control.durable_responses import DurableResponses
 from tailrace.control.jobs.batch import BATCH, Batches
+from tailrace.control.jobs.kind import JobKind
 from tailrace.control.jobs.runner import JobRunner
 from tailrace.control.keys import Principal
 from tailrace.control.models import Loaded, Models
@@ -24,6 +27,7 @@ from tailrace.control.pipeline import Pipeline
 from tailrace.control.responses import MemoryResponses, ResponseStore
 from tailrace.control.settings import Settings
 from tailrace.control.streams import Streams
+from tailrace.control.webhooks.deliveries import Deliveries
 from tailrace.database.keeping import Keeping
 from tailrace.observe.ended import Watcher
 from tailrace.observe.entry import About
@@ -59,8 +63,10 @@ class AppState:
     started: float = field(init=False)  # seconds since the epoch
     responses: ResponseStore = field(init=False)
     streams: Streams = field(init=False)
-    plane: Plane = field(init=False)
+    deliveries: Deliveries = field(init=False)
+    deferred: Deferred = field(init=False)
     runner: JobRunner = field(init=False)
+    plane: Plane = field(init=False)
 
     def __post_init__(self) -> None:
         self.started = self.clock.wall()
@@ -76,8 +82,12 @@ class AppState:
         self.ledger = Ledger(self.keeping, self.clock, self.spill, retention=self.config.data.ledger_retention)
         self.metrics.registry.register(self.ledger)
         self.history = History(self.records, self.keeping, self.clock)
+        self.deliveries = Deliveries(self.keeping, self.pipeline.tenants, api.webhook_hosts, self.clock)
+        self.deferred = self._deferred()
         batches = Batches(self.plane, self.keeping, most_bytes=api.max_body_bytes)
-        self.runner = JobRunner(self.plane, self.keeping, {BATCH: batches}, most=self.config.control.job_lines)
+        kinds: dict[str, JobKind] = {BATCH: batches, **dict.fromkeys(KINDS, self.deferred)}
+        self.runner = JobRunner(self.plane, self.keeping, kinds, most=self.config.control.job_lines)
+        self.deferred.wake, self.deferred.stop = self.runner.wake, self.runner.stop
         self.settings.on_change(self._configure)
 
     def _configure(self, config: Config) -> None:
@@ -91,9 +101,14 @@ class AppState:
         retention = self.config.data.response_retention
         return DurableResponses(self.keeping, self.clock, most=most, retention=retention)
 
+    def _deferred(self) -> Deferred:
+        most, retention = self.config.control.max_deferred, self.config.data.response_retention
+        return Deferred(self.keeping, self.streams, self.deliveries, self.clock, most=most, retention=retention)
+
     async def close(self) -> None:
         """When every request has ended, and before what is kept is closed."""
         await self.runner.close()
+        await self.deliveries.close()
         await self.responses.close()
         await self.ledger.close()
 

@@ -122,6 +122,7 @@ async def _serve(start: Start, loaded: Loaded, clock: SystemClock) -> bool:
         keeping.start()
         state.ledger.start()
         state.runner.start()
+        state.deliveries.start()
 
     try:
         spill = Spill(data_root(config.data), config.data.ledger_spill)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from itertools import islice
 from os import urandom
 
@@ -26,42 +26,49 @@ _GAP = b"\n\n"
 class Stream:
     """`write` events, `end` it once; `read` from behind any of its events. Made by `Streams.open`."""
 
-    def __init__(self, stream_id: str, tenant: str, changed: Callable[[Stream], None]) -> None:
-        """`changed` is called when it has grown, ended, or when readers came or went."""
+    def __init__(self, stream_id: str, tenant: str, changed: Callable[[Stream], None], base: int = 0) -> None:
+        """`changed` is called when it has grown, ended, or when readers came or went. `base`: its first number."""
         self.id = stream_id
         self.tenant = tenant
         self.size = 0  # bytes in memory
         self.readers = 0
         self.ended = False
+        self.whole = False  # it has said all there was to say
+        self.base = base
         self.abandoned: Callable[[], None] = _nothing  # called when nobody has read for the time of grace
         self._changed = changed
         self._events: deque[bytes] = deque()
-        self._first = 0  # number of the oldest event that is here
+        self._first = base  # number of the oldest event that is here
         self._more = asyncio.Event()
 
     def write(self, events: bytes) -> None:
         """Whole server-sent events. Comments keep connections open: they are none."""
         for event in events.split(_GAP):
             if event and not event.startswith(b":"):
-                numbered = b"id: %d\n%b\n\n" % (self._first + len(self._events), event)
+                numbered = b"id: %d\n%b\n\n" % (self.next, event)
                 self._events.append(numbered)
                 self.size += len(numbered) + _OVERHEAD
         self._wake()
 
-    def end(self) -> None:
+    def end(self, *, whole: bool = True) -> None:
         """Nothing more comes."""
-        self.ended = True
+        self.ended, self.whole = True, whole
         self._wake()
+
+    @property
+    def next(self) -> int:
+        """The number of the event that comes next."""
+        return self._first + len(self._events)
 
     def lose(self) -> None:
         """Its oldest event, to have room for others."""
         self.size -= len(self._events.popleft()) + _OVERHEAD
         self._first += 1
 
-    async def read(self, after: int, idle: float) -> AsyncIterator[bytes]:
+    async def read(self, after: int, idle: float) -> AsyncGenerator[bytes, None]:
         """What is behind the event of that number (-1: all), as it comes, to the end; b"" after `idle` seconds of
         nothing. Raises as `check`, later too for a reader that is too slow."""
-        at = after + 1
+        at = max(after + 1, self.base if after < 0 else 0)
         self.readers += 1
         self._changed(self)
         try:
@@ -80,18 +87,19 @@ class Stream:
 
     def check(self, after: int) -> None:
         """Raises NotFound where some of what follows that event is gone, or there is no such event."""
+        after = max(after, self.base - 1 if after < 0 else 0)
         if after + 1 < self._first:
             raise NotFound(
-                f"The stream's events up to {self._first - 1} are gone, for want of memory (--stream-memory)",
+                f"The stream's events up to {self._first - 1} are gone: it was made anew, or --stream-memory was full",
                 param=LAST,
                 code="events_gone",
             )
-        if after >= self._first + len(self._events):
+        if after >= self.next:
             raise NotFound(f"The stream has no event {after} yet", param=LAST)
 
     def _from(self, at: int) -> list[bytes]:
         self.check(at - 1)
-        behind = self._first + len(self._events) - at
+        behind = self.next - at
         return list(islice(reversed(self._events), behind))[::-1]
 
     def _wake(self) -> None:
@@ -120,9 +128,9 @@ class Streams:
     def size(self) -> int:
         return self._size
 
-    def open(self, tenant: str, stream_id: str = "") -> Stream:
+    def open(self, tenant: str, stream_id: str = "", base: int = 0) -> Stream:
         """A new one, that nobody reads yet. `stream_id`: its own name, if it has one."""
-        stream = Stream(stream_id or f"stream_{urandom(16).hex()}", tenant, self._changed)
+        stream = Stream(stream_id or f"stream_{urandom(16).hex()}", tenant, self._changed, base)
         assert stream.id not in self._streams, "a stream is opened once"
         self._streams[stream.id] = stream
         self._changed(stream)
@@ -171,6 +179,11 @@ class Streams:
             return
         self._over.add(stream_id, self._clock.now() + self._grace)
         stream.abandoned()
+
+
+def counted(events: bytes) -> int:
+    """How many events a reader was given."""
+    return events.count(_GAP)
 
 
 async def _within(seconds: float, done: Awaitable[object]) -> bool:

@@ -98,6 +98,7 @@ lines = Table(
     Index(None, "state", "owner"),
 )
 
+_AT_ONCE = 1000  # jobs that one transaction forgets, so that no other write waits for long
 _OPEN = (LineState.PENDING, LineState.RUNNING)
 _JSON = ("metadata", "errors")
 _JOB = [column for column in jobs.c if column.name not in ("owner", "lease", "counts")]
@@ -150,6 +151,29 @@ class Jobs:
             if done.rowcount:
                 await _end_open(connection, job_id, LineState.CANCELLED, now)
         return done.rowcount > 0
+
+    async def live(self, tenant: str, kinds: Collection[str]) -> int:
+        """How many of a tenant's are not over."""
+        mine = (jobs.c.tenant == tenant, jobs.c.kind.in_(kinds), jobs.c.state.in_(LIVE))
+        async with self._database.read() as connection:
+            return (await connection.execute(select(func.count()).select_from(jobs).where(*mine))).scalar_one()
+
+    async def remove(self, job_id: str) -> None:
+        """One that is over."""
+        async with self._database.write() as connection:
+            await connection.execute(delete(lines).where(lines.c.job == job_id))
+            await connection.execute(delete(jobs).where(jobs.c.id == job_id))
+
+    async def forget(self, kinds: Collection[str], before: float) -> None:
+        """Those that were over before."""
+        old = select(jobs.c.id).where(jobs.c.kind.in_(kinds), jobs.c.ended < before).limit(_AT_ONCE)
+        while True:
+            async with self._database.write() as connection:
+                names = (await connection.execute(old)).scalars().all()
+                await connection.execute(delete(lines).where(lines.c.job.in_(names)))
+                await connection.execute(delete(jobs).where(jobs.c.id.in_(names)))
+            if len(names) < _AT_ONCE:
+                return
 
     # --- for whoever runs them
 

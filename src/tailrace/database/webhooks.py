@@ -1,19 +1,21 @@
 """Webhooks until they have arrived or been given up, and what became of them.
 
-One is written with the job that it is about, waits until that has ended, and has the same id at every try. A try is
+One is written before the job that it is about, waits until that has ended, and has the same id at every try. A try is
 claimed by moving the time of the next one, so that no two servers make the same.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Column, ColumnElement, Float, Integer, Row, Table, Text, delete, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from collections.abc import Callable
+from os import urandom
+
+from sqlalchemy import Column, ColumnElement, Float, Integer, Row, Table, Text, delete, or_, select, update
 
 from tailrace.database.database import Database
+from tailrace.database.job import LineState
+from tailrace.database.jobs import jobs, lines
 from tailrace.database.schema import metadata
-from tailrace.frozen import frozen
-
-WAITING, DELIVERED, FAILED = "waiting", "delivered", "failed"
+from tailrace.database.webhook import WAITING, Webhook
 
 webhooks = Table(
     "webhooks",
@@ -32,39 +34,38 @@ webhooks = Table(
 )
 
 
-@frozen
-class Webhook:
-    """`subject`: the id of what it is about. `due`: when it is tried next, in seconds since the epoch; None: when its
-    subject has ended. `status` and `error`: of the last try."""
-
-    id: str
-    tenant: str
-    subject: str
-    url: str
-    body: str = ""
-    state: str = WAITING
-    attempts: int = 0
-    due: float | None = None
-    status: int | None = None
-    error: str | None = None
-
-
-async def add_webhook(connection: AsyncConnection, webhook: Webhook, now: float) -> None:
-    """Within the transaction that writes its subject."""
-    await connection.execute(webhooks.insert(), {**_values(webhook), "created": now})
-
-
-async def ready_webhook(connection: AsyncConnection, subject: str, body: str, now: float) -> None:
-    """Within the transaction that ends its subject: it can be sent."""
-    mine = (webhooks.c.subject == subject, webhooks.c.due.is_(None), webhooks.c.state == WAITING)
-    await connection.execute(update(webhooks).where(*mine).values(body=body, due=now))
-
-
 class Webhooks:
     """Every call raises Unavailable while the database is away. Times are seconds since the epoch."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    async def add(self, tenant: str, subject: str, url: str, now: float) -> Webhook:
+        """It waits for the end of the job that is its subject, which may be added later."""
+        made = Webhook(f"evt_{urandom(16).hex()}", tenant, subject, url)
+        values = {name: getattr(made, name) for name in Webhook.__dataclass_fields__}
+        async with self._database.write() as connection:
+            await connection.execute(webhooks.insert(), {**values, "created": now})
+        return made
+
+    async def ripen(self, now: float, body: Callable[[Webhook, str, str], str]) -> None:
+        """Those whose jobs have ended can be sent. `body` of one is made with the job's kind and its line's state."""
+        over = (lines.c.state.not_in((LineState.PENDING, LineState.RUNNING)), lines.c.number == 0)
+        query = (
+            select(webhooks, jobs.c.kind, lines.c.state.label("ended_as"))
+            .join(jobs, jobs.c.id == webhooks.c.subject)
+            .join(lines, lines.c.job == webhooks.c.subject)
+            .where(webhooks.c.due.is_(None), webhooks.c.state == WAITING, *over)
+        )
+        async with self._database.read() as connection:
+            found = (await connection.execute(query)).all()
+        if not found:
+            return
+        async with self._database.write() as connection:
+            for row in found:
+                text = body(_webhook(row), row.kind, row.ended_as)
+                same = (webhooks.c.id == row.id, webhooks.c.due.is_(None))
+                await connection.execute(update(webhooks).where(*same).values(body=text, due=now))
 
     async def claim(self, now: float, lease: float, most: int) -> list[Webhook]:
         """Those that are due: a try is the caller's until the lease is over."""
@@ -96,14 +97,10 @@ class Webhooks:
         return None if row is None else _webhook(row)
 
     async def forget(self, before: float) -> None:
-        """Those that have ended and were made before."""
-        old = (webhooks.c.state != WAITING, webhooks.c.created < before)
+        """Those that were made before and wait for nothing that could still happen."""
+        old = (or_(webhooks.c.state != WAITING, webhooks.c.due.is_(None)), webhooks.c.created < before)
         async with self._database.write() as connection:
             await connection.execute(delete(webhooks).where(*old))
-
-
-def _values(webhook: Webhook) -> dict[str, object]:
-    return {name: getattr(webhook, name) for name in Webhook.__dataclass_fields__}
 
 
 def _webhook(row: Row[tuple[object, ...]]) -> Webhook:

@@ -26,6 +26,9 @@ class Form(ABC):
     def __init__(self, ask: Ask, answer_id: str, created: int) -> None:
         """`created`: seconds since the epoch."""
 
+    def go_on(self, sent: int, *, created: bool) -> None:  # noqa: B027 - most forms number nothing
+        """`sent` events of a stream came before; `created`: its readers have been told of the answer."""
+
     @abstractmethod
     def collect(self, index: int, event: TokenEvent) -> None:
         """Add one event of choice `index` (over all prompts)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -96,7 +96,12 @@ def task_of(metadata: object) -> str:
 
 
 class Asking(Shape):
-    """What the body of every generating route can do."""
+    """What the body of every generating route can say and do."""
+
+    overflow: Literal["refuse", "job"] | None = Field(
+        None, description="What cannot be served in time: refused, or answered with the handle of a job."
+    )
+    webhook: str | None = Field(None, max_length=2048, description="Told when a job or a background response ends.")
 
     def check(self, limits: Limits) -> None:
         """What a type cannot say. Raises InvalidRequest or Unsupported naming the field."""

@@ -15,17 +15,18 @@ import pytest
 from aiohttp import web
 
 from tailrace.clock import ManualClock
+from tailrace.control.deferred.standing import RESPONSE
 from tailrace.control.tenants import Tenants
 from tailrace.control.webhooks.deliveries import Deliveries
+from tailrace.database.job import Job, JobState, NewLine
 from tailrace.database.keeping import Keeping
 from tailrace.database.kept import Kept
-from tailrace.database.webhooks import Webhook, add_webhook, ready_webhook
+from tailrace.database.webhook import Webhook
 from tailrace.errors import InvalidRequest
 from tailrace.policy import Policy, TenantPolicy
 from tests.serving import until
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
-BODY = '{"object":"event","id":"evt_0","type":"response.completed","created_at":1,"data":{"id":"resp_0"}}'
 Answer = Callable[[int], web.Response]
 
 
@@ -65,6 +66,7 @@ class Sending:
     kept: Kept
     keeping: Keeping
     deliveries: Deliveries | None = None
+    id: str = ""
 
     def start(self, *hosts: str, secret: str = SECRET) -> Deliveries:
         tenants = Tenants(Policy(tenants=(TenantPolicy("default", webhook_secret=secret),)))
@@ -73,9 +75,12 @@ class Sending:
         return self.deliveries
 
     async def send(self, url: str) -> None:
-        async with self.kept.database.write() as connection:
-            await add_webhook(connection, Webhook("evt_0", "default", "resp_0", url), self.clock.wall())
-            await ready_webhook(connection, "resp_0", BODY, self.clock.wall())
+        """Of a background response that has ended."""
+        now = self.clock.wall()
+        self.id = (await self.kept.webhooks.add("default", "resp_0", url, now)).id
+        job = Job("resp_0", RESPONSE, "default", "", "/v1/responses", now, now + 99, state=JobState.IN_PROGRESS)
+        await self.kept.jobs.add(job, [NewLine(0, "", "/v1/responses", "fake", "{}")])
+        await self.kept.jobs.cancel("default", RESPONSE, "resp_0", now)
 
     async def state(self) -> Webhook:
         found = await self.kept.webhooks.of("default", "resp_0")
@@ -110,10 +115,10 @@ async def test_a_webhook_is_signed_as_clients_check(sending: Sending) -> None:
         sending.start(target.place)
         assert (await sending.tried(1)).state == "delivered"
     ((headers, body),) = target.got
-    assert headers["webhook-id"] == "evt_0"
+    assert headers["webhook-id"] == sending.id
     client = openai.OpenAI(api_key="x")
     event = client.webhooks.unwrap(body, headers, secret=SECRET)
-    assert (event.type, event.data.id) == ("response.completed", "resp_0")
+    assert (event.type, event.data.id) == ("response.cancelled", "resp_0")
     with pytest.raises(openai.InvalidWebhookSignatureError):
         client.webhooks.verify_signature(body + b" ", headers, secret=SECRET)
 
@@ -125,7 +130,7 @@ async def test_what_fails_is_tried_again_with_the_same_id(sending: Sending) -> N
         begun = sending.clock.wall()
         found = await sending.tried(4)
         assert (found.state, found.status, found.error) == ("delivered", 204, None)
-        assert [headers["webhook-id"] for headers, _ in target.got] == ["evt_0"] * 4
+        assert [headers["webhook-id"] for headers, _ in target.got] == [sending.id] * 4
         assert sending.clock.wall() - begun >= 0.8 * (5 + 30 + 120)
 
 
@@ -202,6 +207,7 @@ async def test_without_a_secret_none_is_taken(sending: Sending) -> None:
 async def test_a_server_that_dies_between_answer_and_note_sends_it_again(sending: Sending) -> None:
     async with receiver(lambda number: web.Response()) as target:
         await sending.send(f"http://{target.place}/")
+        await sending.kept.webhooks.ripen(sending.clock.wall(), lambda *_: "{}")
         assert len(await sending.kept.webhooks.claim(sending.clock.wall(), 60.0, 9)) == 1  # and then it was killed
         deliveries = sending.start(target.place)
         sending.clock.advance(61.0)

@@ -19,7 +19,7 @@ from tailrace.control.answering.route import Route
 from tailrace.control.classes import RequestClass, by_word
 from tailrace.control.intake import Caller
 from tailrace.control.keys import Principal
-from tailrace.control.models import Loaded
+from tailrace.control.models import Loaded, Served
 from tailrace.control.pipeline import Place
 from tailrace.control.session import Session
 from tailrace.errors import RequestError, TailraceError, Unsupported
@@ -101,12 +101,13 @@ class Answering:
         self.sender = sender
         self.timeline = timeline
         self.id = f"{route.id_prefix}{urandom(16).hex()}"
+        self.parsed: Any = None
         self.outcome, self.status = "error", 0
         timeline.facts["route"] = route.name
 
     async def serve(self, body: bytes, out: Out, wishes: Wishes = _NO_WISHES) -> None:
         """Raises TailraceError, and what `out` raises."""
-        parsed = await off_loop(len(body), lambda: self._parse(body))
+        parsed = await self.read(body)
         facts, models, tenant = self.timeline.facts, self.plane.models, self.sender.principal.tenant
         facts["asked"] = parsed.model
         served = models.find(parsed.model, tenant)
@@ -134,6 +135,18 @@ class Answering:
         finally:
             place.release()
             models.let_go(served)
+
+    async def read(self, body: bytes) -> Any:
+        """The body as its route has it; `serve` does so where it was not done before. Raises InvalidRequest."""
+        if self.parsed is None:
+            self.parsed = await off_loop(len(body), lambda: parse(self.route.shape, body))
+        return self.parsed
+
+    def check(self, parsed: Any) -> Served:
+        """Before any work on it: whether it could be asked for. Raises TailraceError."""
+        served = self.plane.models.find(parsed.model, self.sender.principal.tenant)
+        self._checked(parsed, served.name, served.loaded)
+        return served
 
     async def keep(self, answer: Form) -> None:
         """It is whole, and its reader does not have the end of it yet."""
@@ -227,9 +240,6 @@ class Answering:
         kind = by_word(caller.traits)
         name = RequestClass.INTERACTIVE if kind is None else kind.request_class
         return opened + (self.plane.pipeline.tenants.policy.classes.of(name).queue_deadline or inf)
-
-    def _parse(self, body: bytes) -> Any:
-        return parse(self.route.shape, body)
 
 
 def _least(model: Loaded | None, size: int) -> int:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import orjson
 
-from tailrace.control.answering.answering import Out, Sender
+from tailrace.control.answering.answering import Answering, Out, Sender
 from tailrace.control.answering.plane import Plane
 from tailrace.control.answering.routes import FOR_JOBS
 from tailrace.control.answering.vectors import answering
@@ -33,12 +33,19 @@ class LineOut(Out, Protocol):
 
     data: bytes
 
+    def attach(self, answering: Answering) -> None:
+        """Whose answer it will be, before anything of it."""
+        ...
+
 
 class Collected:
     """The whole answer of a line that is not streamed."""
 
     def __init__(self) -> None:
         self.data = b""
+
+    def attach(self, answering: Answering) -> None:
+        pass
 
     def warn(self, text: str) -> None:
         pass
@@ -69,6 +76,8 @@ class LineRun:
         sender = Sender(Principal(line.tenant, line.key, _SCOPES), line.request_id, line.job)
         route = FOR_JOBS.get(line.url)
         self._answering = None if route is None else answering(plane, route, sender, self._timeline)
+        if self._answering is not None:
+            out.attach(self._answering)
         self._entry: Entry | None = None
         self.active = True  # it has no verdict yet
 

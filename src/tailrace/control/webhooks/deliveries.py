@@ -13,16 +13,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import orjson
+
 from tailrace.clock import Clock
+from tailrace.control.deferred.standing import RESPONSE, STATUS
 from tailrace.control.tenants import Tenants
 from tailrace.control.webhooks.target import check_target
+from tailrace.database.job import LineState
 from tailrace.database.keeping import Keeping
+from tailrace.database.webhook import DELIVERED, FAILED, WAITING, Webhook
 from tailrace.errors import ConfigError, InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
     from tailrace.control.webhooks.poster import Posted, Poster
     from tailrace.database.kept import Kept
-    from tailrace.database.webhooks import Webhook
 
 log = logging.getLogger(__name__)
 
@@ -95,16 +99,24 @@ class Deliveries:
     async def _round(self, kept: Kept, poster: Poster) -> bool:
         """Whether anything was due."""
         try:
+            await kept.webhooks.ripen(self._clock.wall(), self._event)
             found = await kept.webhooks.claim(self._clock.wall(), _LEASE, _AT_ONCE)
             await asyncio.gather(*(self._deliver(kept, poster, each) for each in found))
         except Unavailable:
             return False
         return bool(found)
 
+    def _event(self, webhook: Webhook, kind: str, ended_as: str) -> str:
+        """OpenAI's form of an event, which names what it is about and holds nothing of it."""
+        about = "response" if kind == RESPONSE else "job"
+        event = {"id": webhook.id, "object": "event", "created_at": int(self._clock.wall())}
+        kept = {"type": f"{about}.{STATUS[LineState(ended_as)]}", "data": {"id": webhook.subject}}
+        return orjson.dumps(event | kept).decode()
+
     async def _deliver(self, kept: Kept, poster: Poster, webhook: Webhook) -> None:
         posted = await self._try(poster, webhook)
         state, after = self._next(posted, webhook.attempts)
-        if state == "failed":
+        if state == FAILED:
             log.warning("webhook %s of tenant %s is given up: %s", webhook.id, webhook.tenant, posted.error)
         due, attempts = self._clock.wall() + after, webhook.attempts + 1
         now = replace(webhook, state=state, attempts=attempts, due=due)
@@ -123,7 +135,7 @@ class Deliveries:
     def _next(self, posted: Posted, attempts: int) -> tuple[str, float]:
         """The state after a try with so many before it, and the seconds until the next one."""
         if posted.arrived:
-            return "delivered", 0.0
+            return DELIVERED, 0.0
         if posted.unwanted or attempts >= len(_AFTER):
-            return "failed", 0.0
-        return "waiting", _AFTER[attempts] * self._random.uniform(0.8, 1.2)
+            return FAILED, 0.0
+        return WAITING, _AFTER[attempts] * self._random.uniform(0.8, 1.2)

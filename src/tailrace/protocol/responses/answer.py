@@ -9,7 +9,7 @@ Thoughts are the model's own words: in a reasoning item's `content`, or in its `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -24,6 +24,8 @@ from tailrace.protocol.said import Said
 from tailrace.text.parsers.delta import Kind
 from tailrace.text.parsers.reasoning import Plain
 from tailrace.types import FinishReason, TokenEvent, TokenLogprob, Usage
+
+_LIMITS = ("rate_limit_error", "insufficient_quota")  # types of errors
 
 
 class _Strand(NamedTuple):
@@ -52,7 +54,12 @@ class ResponseAnswer(Form):
         self._outline = Outline(Said((ask.reader or Plain)(), answer_id, ask.call_ids), blank=True)
         summarized = ask.about["response"]["reasoning"]["summary"]
         self._strands = {Kind.TEXT: _MESSAGE, Kind.CALL: _CALL, Kind.REASONING: _SUMMARY if summarized else _THOUGHTS}
-        self._sent = 0  # events
+        self._sent = 0  # events, with those before that `go_on` was told of
+        self._created_told = self._begun = False
+
+    def go_on(self, sent: int, *, created: bool) -> None:
+        """Number the events from `sent` on; `created`: its readers know that there is a response."""
+        self._sent, self._created_told = sent, created
 
     def collect(self, index: int, event: TokenEvent) -> None:
         self._outline.read(event)
@@ -68,9 +75,8 @@ class ResponseAnswer(Form):
         return self._event(response["status"], response=response)
 
     def failed(self, error: TailraceError) -> bytes:
-        code = "rate_limit_exceeded" if error.status == 429 else "server_error"
-        shown = {"code": code, "message": error.message, "type": error.code, "param": error.param}
-        self.response = self._response("failed", error=shown, output=self._output())
+        begun = self._response("in_progress", output=self._output())
+        self.response = failed_body(begun, error.body())
         return self._start() + self._event("failed", response=self.response)
 
     # --- the response
@@ -88,9 +94,7 @@ class ResponseAnswer(Form):
         return self.response
 
     def _response(self, status: str, **more: Any) -> Json:
-        head = {"id": self.id, "object": "response", "created_at": self._created, "status": status}
-        ends = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
-        return {**head, **ends, **self.ask.about["response"], **more}
+        return response_body(self.id, self._created, status, self.ask.about["response"]) | more
 
     def _output(self) -> list[Json]:
         return [self._item(part, "completed" if part.whole else "incomplete") for part in self._outline.parts]
@@ -129,10 +133,11 @@ class ResponseAnswer(Form):
     # --- events
 
     def _start(self) -> bytes:
-        if self._sent:
+        if self._begun:
             return b""
-        begun = self._response("in_progress", output=[])
-        return self._event("created", response=begun) + self._event("in_progress", response=begun)
+        self._begun, begun = True, self._response("in_progress")
+        told = b"" if self._created_told else self._event("created", response=begun)
+        return told + self._event("in_progress", response=begun)
 
     def _told(self, change: Change) -> bytes:
         events = {Verb.OPEN: self._opens, Verb.ADD: self._grows, Verb.CLOSE: self._closes}[change.verb]
@@ -170,4 +175,23 @@ class ResponseAnswer(Form):
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         number, self._sent = self._sent, self._sent + 1
-        return named_event({"type": f"response.{kind}", "sequence_number": number, **fields})
+        return response_event(kind, number, **fields)
+
+
+def response_body(response_id: str, created: int, status: str, shown: Json) -> Json:
+    """A response without any output. `shown`: what it repeats of its request."""
+    head = {"id": response_id, "object": "response", "created_at": created, "status": status}
+    ends = {"completed_at": None, "error": None, "incomplete_details": None, "usage": None}
+    return {**head, **ends, **shown, "output": []}
+
+
+def failed_body(begun: Json, body: Mapping[str, Any]) -> Json:
+    """The response `begun`, ended by an error with this body."""
+    error = body["error"]
+    code = "rate_limit_exceeded" if error.get("type") in _LIMITS else "server_error"
+    shown = {"code": code, "message": error["message"], "type": error.get("code"), "param": error.get("param")}
+    return {**begun, "status": "failed", "error": shown}
+
+
+def response_event(kind: str, number: int, **fields: Any) -> bytes:
+    return named_event({"type": f"response.{kind}", "sequence_number": number, **fields})

@@ -52,7 +52,6 @@ _REFUSED: dict[str, tuple[object, ...]] = {
     "access_programs": (),
 }
 _WHY = {
-    "background": "background: true is not supported yet: a response is made while its client waits",
     "conversation": "conversation is not supported; use previous_response_id",
     "prompt": "prompt is not supported: there are no stored prompts here; use instructions and input",
 }
@@ -138,6 +137,8 @@ class ResponsesRequest(Salted, Further, Asking):
 
     def check(self, limits: Limits) -> None:
         self._refuse()
+        if self.background and not self.stored:
+            raise InvalidRequest("background: true needs store: true: it is read from where it is kept", param="store")
         _check_metadata(self.metadata or {})
         if not self.input and self.previous_response_id is None:
             raise InvalidRequest("input must hold at least one item", param="input", code="missing_field")
@@ -209,7 +210,7 @@ class ResponsesRequest(Salted, Further, Asking):
         reasoning, text = self.reasoning or ReasoningConfig(), self.text or TextConfig()
         form = text.format.model_dump() if text.format else {"type": "text"}
         return {
-            "background": False,
+            "background": bool(self.background),
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
             "max_tool_calls": self.max_tool_calls,
@@ -276,7 +277,7 @@ class ResponsesRequest(Salted, Further, Asking):
         return {"type": form.type, "json_schema": body} if form.type == "json_schema" else {"type": form.type, **body}
 
     def _refuse(self) -> None:
-        name = refused_field(self, _REFUSED, _WITHOUT_EFFECT) or ("background" if self.background else None)
+        name = refused_field(self, _REFUSED, _WITHOUT_EFFECT)
         if name is not None:
             raise Unsupported(_WHY.get(name, f"{name} is not supported by this server; leave it out"), param=name)
 
