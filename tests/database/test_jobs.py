@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from tailrace.database.database import Database
 from tailrace.database.job import Counts, Job, JobState, Line, LineState, NewLine, Result
 from tailrace.database.jobs import Jobs
-from tailrace.database.ledger import LedgerTable
+from tailrace.database.ledger import LedgerTable, ledger
 from tests.observe.test_entry import closed, made
 
 DONE = Result(LineState.DONE, 200, "{}")
@@ -56,7 +59,7 @@ async def test_each_line_is_claimed_once_however_many_ask(database: Database) ->
 
 
 async def test_a_line_ends_once_by_its_latest_claimant(database: Database) -> None:
-    jobs, ledger = Jobs(database), LedgerTable(database)
+    jobs, table = Jobs(database), LedgerTable(database)
     await started(jobs, 1)
     (first,) = await jobs.claim("a", {"batch_1": 5}, MODELS, 10.0, 40.0)
     assert await jobs.claim("b", {"batch_1": 5}, MODELS, 39.0, 69.0) == []
@@ -67,7 +70,7 @@ async def test_a_line_ends_once_by_its_latest_claimant(database: Database) -> No
     assert not await jobs.finish(first, "a", DONE, row(first), 42.0)
     assert await jobs.finish(second, "b", DONE, row(second), 43.0)
     assert not await jobs.finish(second, "b", DONE, row(second), 44.0)
-    assert [each["entry_id"] for each in await ledger.latest("acme", 9)] == ["e0-2"]
+    assert [each["entry_id"] for each in await table.latest("acme", 9)] == ["e0-2"]
     found = await jobs.find("acme", "batch", "batch_1")
     assert found is not None and found[1] == Counts(1, 1, 0, 3, 0, 2)
 
@@ -91,7 +94,7 @@ async def test_a_server_that_comes_back_has_its_lines_at_once(database: Database
 
 
 async def test_cancelling_ends_what_has_not_and_bills_what_was_made(database: Database) -> None:
-    jobs, ledger = Jobs(database), LedgerTable(database)
+    jobs, table = Jobs(database), LedgerTable(database)
     await started(jobs, 3)
     done, running = await jobs.claim("a", {"batch_1": 2}, MODELS, 10.0, 40.0)
     assert await jobs.finish(done, "a", DONE, row(done), 11.0)
@@ -103,7 +106,7 @@ async def test_cancelling_ends_what_has_not_and_bills_what_was_made(database: Da
         await jobs.finish(running, "a", DONE, row(running), 13.0)
     states = [each.state for each in await jobs.ended_lines("batch_1", -1, 9)]
     assert states == [LineState.DONE, LineState.CANCELLED, LineState.CANCELLED]
-    assert len(await ledger.latest("acme", 9)) == 2
+    assert len(await table.latest("acme", 9)) == 2
     (due,) = await jobs.due("a", 14.0)
     assert (due.job.state, due.open, due.ready) == (JobState.CANCELLING, False, False)
     assert await jobs.end(due.job, None, None, 15.0)
@@ -149,3 +152,40 @@ async def test_pages(database: Database) -> None:
     rest = await jobs.page("acme", "batch", "batch_2", 9)
     assert rest is not None and [each.id for each, _ in rest] == ["batch_1"]
     assert await jobs.page("acme", "batch", "batch_0", 9) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_any_order_of_steps(database: Database, seed: int) -> None:
+    """Claims, ends, crashes, lapses and one cancelling at random: a line ends once, with one row."""
+    rng, now, count = random.Random(seed), 10.0, 12
+    jobs = Jobs(database)
+    await jobs.add(job(expires=1e9))
+    await jobs.add_lines("batch_1", [new(i) for i in range(count)])
+    await jobs.begin("batch_1", count, now)
+    held: dict[str, list[Any]] = {"a": [], "b": [], "c": []}
+    finished: Counter[int] = Counter()
+    for _ in range(60):
+        owner, step = rng.choice(sorted(held)), rng.randrange(7)
+        mine = held[owner]
+        if step <= 1:
+            mine += await jobs.claim(owner, {"batch_1": rng.randrange(1, 4)}, MODELS, now, now + 30)
+        elif step == 2 and mine:
+            one = mine.pop(rng.randrange(len(mine)))
+            finished[one.number] += await jobs.finish(one, owner, DONE, row(one), now)
+        elif step == 3 and mine:
+            await jobs.give_back([(mine.pop(), 0)], owner)
+        elif step == 4:
+            mine.clear()  # it was killed, and has come back
+            await jobs.reclaim(owner)
+        elif step == 5:
+            now += rng.choice((1.0, 31.0))
+        else:
+            still = await jobs.renew(owner, [one.name for one in mine], now + 30)
+            assert still <= {one.name for one in mine}
+    while left := await jobs.claim("last", {"batch_1": count}, MODELS, now + 100, now + 200):
+        for one in left:
+            finished[one.number] += await jobs.finish(one, "last", DONE, row(one), now)
+    assert finished == Counter(range(count))
+    assert await jobs.finalize("batch_1", now)
+    async with database.read() as connection:
+        assert len((await connection.execute(select(ledger.c.entry_id))).all()) == count
