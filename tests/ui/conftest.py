@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
-from tests.ui.view import Visit
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from tests.ui.view import CHROMIUM, Visit
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

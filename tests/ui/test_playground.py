@@ -138,13 +138,31 @@ async def test_a_schema_that_is_none_is_said_before_anything_is_sent(visit: Visi
         assert not any("completions" in url for url in visit.urls)
 
 
-async def test_a_refusal_is_shown_in_the_servers_words_and_may_be_tried_again(visit: Visit) -> None:
+async def test_a_refusal_is_shown_in_the_servers_words_and_what_it_was_for_is_not_said_again(visit: Visit) -> None:
     visit.expected = [400]
     async with live(make_state(FakeBackend(script=say("well")))) as base:
         page = await visit.open(base)
         await page.fill("#composer", "long " * 400)
         await page.keyboard.press("Enter")
         alert = page.get_by_role("alert")
-        await alert.wait_for()
-        assert "context_length_exceeded" in await alert.inner_text()
-        assert await alert.get_by_role("button", name="Try again").is_visible()
+        await expect(alert).to_contain_text("context_length_exceeded")
+        async with page.expect_request("**/v1/chat/completions") as sent:
+            await visit.ask("short")
+        assert (await sent.value).post_data_json["messages"] == [{"role": "user", "content": "short"}]
+        async with page.expect_request("**/v1/chat/completions"):
+            await alert.get_by_role("button", name="Try again").click()
+        await expect(alert).to_contain_text("context_length_exceeded")
+
+
+async def test_a_conversation_goes_on_and_begins_anew(visit: Visit) -> None:
+    async with live(make_state(FakeBackend(script=say("well")))) as base:
+        page = await visit.open(base)
+        await visit.ask("one")
+        async with page.expect_request("**/v1/chat/completions") as sent:
+            await visit.ask("two")
+        said = [(each["role"], each["content"]) for each in (await sent.value).post_data_json["messages"]]
+        assert said == [("user", "one"), ("assistant", "well"), ("user", "two")]
+        await page.get_by_role("button", name="New chat").click()
+        async with page.expect_request("**/v1/chat/completions") as sent:
+            await visit.ask("three")
+        assert (await sent.value).post_data_json["messages"] == [{"role": "user", "content": "three"}]

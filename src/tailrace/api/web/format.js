@@ -7,6 +7,7 @@ export function count(value) {
 /** Three digits are enough. */
 export function number(value) {
   if (value === null || value === undefined) return "–";
+  if (value === 0) return "0";
   const size = Math.abs(value);
   return size >= 100 ? count(value) : value.toFixed(size >= 10 ? 1 : 2);
 }

@@ -85,7 +85,6 @@ function rates(before, after) {
   return {
     decode: rate((state) => state.tokens.generated),
     prefill: rate((state) => state.tokens.prompt - state.tokens.cached),
-    cached: rate((state) => state.tokens.cached),
     steps: rate((state) => state.step.count),
   };
 }
@@ -96,9 +95,9 @@ function board() {
   const charts = chartsOf();
   const kv = kvMap();
   const first = running();
-  const tables = [first, queues(), tenants(), tails(), predictions(), rejects()];
+  const tables = [first, queues(), tails(), rejects(), predictions(), tenants()];
   const element = h("div", { class: "board", hidden: true },
-    figures.element, ...charts.map((chart) => h("section", { class: "panel" }, chart.element)),
+    figures.element, h("div", { class: "charts" }, charts.map((chart) => h("section", { class: "panel" }, chart.element))),
     panel(first), h("section", { class: "panel wide" }, h("h2", null, "KV cache"), kv.element), ...tables.slice(1).map(panel));
   return {
     model, element,
@@ -134,20 +133,19 @@ function headline() {
 }
 
 function chartsOf() {
+  const made = [
+    { name: "decode", look: "p-decode", of: ({ rate }) => rate.decode },
+    { name: "prefill", look: "p-prefill", of: ({ rate }) => rate.prefill },
+  ];
+  const perStep = made.map((each) => ({ ...each, of: (sample) => each.of(sample) / Math.max(sample.rate.steps, 1) }));
   return [
-    timeChart("Tokens per second", [
-      { name: "decode", look: "p-decode", of: ({ rate }) => rate.decode },
-      { name: "prefill", look: "p-prefill", of: ({ rate }) => rate.prefill },
-      { name: "from cache", look: "k-cached", of: ({ rate }) => rate.cached },
-    ], number, { stacked: true }),
     timeChart("Requests", [
       { name: "running", look: "p-decode", of: ({ state }) => state.requests.running },
       { name: "waiting", look: "p-queue", of: ({ state }) => state.requests.waiting },
     ], count, { stacked: true }),
-    timeChart("Step", [
-      { name: "ms", look: "p-prefill", of: ({ state }) => state.step.seconds * 1000 },
-      { name: "decode rows", look: "p-decode", of: ({ state }) => state.step.decode_rows },
-    ], number),
+    timeChart("Tokens per second", made, number, { stacked: true }),
+    timeChart("Tokens per step", perStep, number, { stacked: true }),
+    timeChart("Step time", [{ name: "ms", look: "p-prefill", of: ({ state }) => state.step.seconds * 1000 }], number),
     timeChart("KV blocks", [
       { name: "in use", look: "k-used", of: ({ state }) => state.kv.referenced },
       { name: "cached", look: "k-cached", of: ({ state }) => state.kv.cached },
@@ -235,7 +233,7 @@ function tenants() {
     { name: "device s", number: true, text: (tenant) => number(tenant.device_seconds) },
     { name: "limits", text: limits, title: limits },
   ], (tenant) => tenant.name, "There are none.");
-  return { title: "Tenants", size: "wide", table, rows: (state) => state.tenants };
+  return { title: "Tenants", size: "full", table, rows: (state) => state.tenants };
 }
 
 function tails() {

@@ -31,7 +31,7 @@ export function playground({ askForKeys }) {
         h("span", { class: "grow" }), clearing, stopping, sending))),
     inspected.element);
 
-  let turns = []; // { role, content }
+  let turns = []; // { role, content }, of those that were answered
   let running = null; // the AbortController of the answer that comes
   welcome();
 
@@ -65,15 +65,14 @@ export function playground({ askForKeys }) {
     if (!text || running) return;
     const body = options.body([...turns, { role: "user", content: text }]);
     if (body === null) return; // a field says what is wrong
-    if (!turns.length) log.replaceChildren();
-    turns.push({ role: "user", content: text });
+    log.querySelector(".welcome")?.remove();
     log.append(h("article", { class: "turn user" }, h("h2", { class: "who" }, "You"), h("div", { class: "said plain-text" }, text)));
     composer.value = "";
-    answer(body);
+    answer(text, body);
   }
 
-  async function answer(body) {
-    const shown = answerElement(options.structured);
+  async function answer(text, body) {
+    const shown = answerElement("response_format" in body, follow);
     log.append(shown.element);
     log.scrollTop = log.scrollHeight;
     busy(new AbortController());
@@ -87,26 +86,26 @@ export function playground({ askForKeys }) {
       for await (const event of events) {
         collect(got, event);
         shown.grow(got);
-        follow();
       }
       shown.end(got, () => inspected.show(got));
       announce(`Answer complete, ${count(got.timings?.completion_tokens)} tokens`);
     } catch (error) {
       if (error.name === "AbortError") shown.stopped(got, performance.now() - since, () => inspected.show(got));
-      else failed(error, shown, body, got);
+      else failed(error, shown, got, () => answer(text, body));
     } finally {
       if (running === own) busy(null);
     }
-    if (got.text && turns.at(-1)?.role === "user" && shown.element.isConnected) turns.push({ role: "assistant", content: got.text });
+    if (!log.contains(shown.element)) return; // another chat has begun
+    if (got.text) turns.push({ role: "user", content: text }, { role: "assistant", content: got.text });
     if (got.timings) inspected.show(got);
-    follow();
   }
 
-  function failed(error, shown, body, got) {
+  function failed(error, shown, got, retry) {
     announce("The answer failed");
     const again = h("button", { type: "button", onclick: () => {
+      if (running) return;
       shown.element.remove();
-      answer(body);
+      retry();
     } }, "Try again");
     shown.failed(got, error.status === 401 || error.status === 403 ? refused(error, NEEDS, askForKeys) : failure(error, again));
   }
@@ -154,8 +153,9 @@ function collect(got, event) {
   got.finish = choice.finish_reason ?? got.finish;
 }
 
-/** The place of one answer: grows with it, ends with its figures. `structured`: it is data, shown as it is. */
-function answerElement(structured) {
+/** The place of one answer: grows with it, ends with its figures. `structured`: it is data, shown as it is. `grown` is
+ * called when it has become taller. */
+function answerElement(structured, grown) {
   const text = structured ? h("pre", { class: "said", tabindex: "0", "aria-label": "structured answer" }) : h("div", { class: "said prose" });
   const thoughts = h("div", { class: "plain-text quiet" });
   const thinking = h("details", { class: "thoughts", hidden: true }, h("summary", null, "Thoughts"), thoughts);
@@ -173,12 +173,14 @@ function answerElement(structured) {
       thinking.hidden = false;
       say(thoughts, got.thoughts);
     }
+    grown();
   }
 
   function close(got, content) {
     cancelAnimationFrame(due);
     paint(got);
     foot.replaceChildren(...content);
+    grown();
   }
 
   return {

@@ -62,10 +62,6 @@ export function settings() {
 
   return {
     element,
-    get structured() {
-      return format.value !== "text";
-    },
-
     /** The body of a streamed chat; null when a field is wrong, which says so itself. */
     body(messages) {
       if (!checked()) return null;
