@@ -62,16 +62,19 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             await client.stream(f"mix {level}", rate * level, options.seconds, MIX)
             facts["levels"][str(level)] = facts_of(client.samples)
             show(level, facts["levels"][str(level)])
-            print(f"  steps were off by {await step_error(client):.0%} (recent mean)", flush=True)
+            print(f"  steps were off by {await step_error(client):.0%} (mean)", flush=True)
     return facts
 
 
 async def step_error(client: Client) -> float:
+    """Mean over all steps since the start."""
     async with client.session.get(f"{client.url}/metrics") as answer:
         lines = (await answer.text()).splitlines()
-    return next(
-        (float(line.split()[-1]) for line in lines if line.startswith("tailrace_step_time_error")), float("nan")
+    total, count = (
+        next((float(line.split()[-1]) for line in lines if line.startswith(f"tailrace_step_error_ratio_{what}")), 0.0)
+        for what in ("sum", "count")
     )
+    return total / count if count else float("nan")
 
 
 def show(level: float, facts: dict[str, Any]) -> None:

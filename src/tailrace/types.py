@@ -1,4 +1,4 @@
-"""Shared nouns of the request path. Imports nothing of tailrace but how they are made."""
+"""Shared nouns of the request path. Imports nothing of tailrace but how they are made and counted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tailrace.figures.buckets import StepTally
 from tailrace.frozen import frozen
 
 Tokens = npt.NDArray[np.int32]  # one-dimensional
@@ -349,6 +350,16 @@ class Outlook:
 
 
 @frozen
+class Accelerator:
+    """A device as the backend behind it publishes it. `busy` is a part of 1, memory in bytes."""
+
+    name: str
+    busy: float = 0.0
+    memory_used: int = 0
+    memory_total: int = 0
+
+
+@frozen
 class Inspection:
     """What people want to see of a backend, once a second at most. Errors are parts of the prediction."""
 
@@ -358,6 +369,11 @@ class Inspection:
     steps: int = 0  # since the start
     step_error_p50: float = 0.0  # of |measured - predicted| / predicted step time, recently
     step_error_p90: float = 0.0
+    kv_evicted: int = 0  # blocks since the start that were given up for others
+    failed_steps: int = 0  # since the start
+    standard_seconds: float = 0.0  # of all rows since the start, by frozen costs
+    tally: StepTally = field(default_factory=StepTally)
+    accelerators: tuple[Accelerator, ...] = ()  # none where the backend publishes nothing about them
 
 
 @frozen

@@ -191,7 +191,7 @@ async def test_leaving_while_running_frees_the_slot_for_the_next() -> None:
     tasks[0].cancel()
     await until(lambda: len(plane.fake.started_ids) == 2)
     assert plane.fake.load().running == 1
-    assert plane.sample("cancel_seconds_count") == plane.fake.load().aborts == 1
+    assert plane.sample("cancel_seconds_count", model="fake") == plane.fake.load().aborts == 1
     plane.fake.step(3)
     await tasks[1]
     assert plane.sample("generated_tokens_total") == 4

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tailrace.clock import ManualClock
+from tailrace.errors import InternalError, InvalidRequest, QueueFull, RateLimited, TailraceError, Unauthorized
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.timeline import Phase, Timeline
-from tailrace.types import LoadReport
 
 
 def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"tailrace_{name}", labels)
 
 
-KIND = {"class": "interactive", "length": "<256"}
+KIND = {"class": "interactive", "length": "<256", "model": "small", "outcome": "ok"}
 
 
 def finished(outcome: str = "ok", **facts: object) -> Timeline:
@@ -25,20 +25,27 @@ def finished(outcome: str = "ok", **facts: object) -> Timeline:
     clock.advance(1.0)
     timeline.enter(Phase.DECODE)
     clock.advance(2.0)
-    timeline.facts.update({"prompt_tokens": 200, "completion_tokens": 5, "longest": 5, "class": "interactive", **facts})
+    known = {"class": "interactive", "bucket": "<256", "base_model": "small"}
+    counts = {"prompt_tokens": 200, "completion_tokens": 5, "longest": 5, "worst_gap": 0.75}
+    timeline.facts.update({**known, **counts, **facts})
     timeline.close(outcome)
     return timeline
 
 
 def test_a_finished_request_is_counted_with_its_times() -> None:
     metrics = Metrics()
-    metrics.closed(finished(), "chat")
+    metrics.closed(finished(), "chat", "acme")
     assert sample(metrics, "requests_total", route="chat", outcome="ok") == 1
     assert sample(metrics, "phase_seconds_sum", phase="prefill", **KIND) == 1.0
     assert sample(metrics, "phase_seconds_sum", phase="decode", **KIND) == 2.0
     assert sample(metrics, "ttft_seconds_sum", **KIND) == 1.5
     assert sample(metrics, "tpot_seconds_sum", **KIND) == 0.5
+    assert sample(metrics, "worst_gap_seconds_sum", **KIND) == 0.75
     assert sample(metrics, "e2e_seconds_sum", **KIND) == 3.5
+    assert sample(metrics, "e2e_seconds_bucket", le="2.5", **KIND) == 0
+    assert sample(metrics, "e2e_seconds_bucket", le="5", **KIND) == 1
+    assert sample(metrics, "tenant_requests_total", tenant="acme", outcome="ok") == 1
+    assert sample(metrics, "tenant_tokens_total", tenant="acme", kind="generated") == 5
 
 
 @pytest.mark.parametrize(("deadline", "met"), [(1.5, "true"), (1.4, "false")])
@@ -48,26 +55,82 @@ def test_deadlines_are_counted_by_whether_they_were_met(deadline: float, met: st
     assert sample(metrics, "deadlines_total", met=met, **{"class": "interactive"}) == 1
 
 
-def test_a_refused_request_has_no_times() -> None:
+def test_a_refused_request_has_no_first_token() -> None:
     metrics = Metrics()
     timeline = Timeline(ManualClock())
+    timeline.failed(QueueFull("full"))
     timeline.close("rejected")
     metrics.closed(timeline, "chat")
     metrics.rejected("queue_full")
+    unknown = {"class": "none", "length": "none", "model": "none", "outcome": "rejected"}
     assert sample(metrics, "requests_total", route="chat", outcome="rejected") == 1
     assert sample(metrics, "rejects_total", reason="queue_full") == 1
-    assert sample(metrics, "e2e_seconds_count", **{"class": ""}, length="<256") is None
+    assert metrics.rejects == {"queue_full": 1}
+    assert sample(metrics, "errors_total", domain="admission", kind="capacity") == 1
+    assert sample(metrics, "e2e_seconds_count", **unknown) == 1
+    assert sample(metrics, "ttft_seconds_count", **unknown) is None
 
 
-def test_gauges_show_the_state_at_the_scrape() -> None:
-    metrics, running = Metrics(), [3]
-    metrics.watch(lambda: running[0], lambda: 7, lambda: LoadReport(running=4, kv_blocks_free=6, kv_blocks_total=10))
-    assert sample(metrics, "requests_running") == 3
-    running[0] = 0
-    assert sample(metrics, "requests_running") == 0
-    assert sample(metrics, "requests_waiting") == 7
-    assert (sample(metrics, "kv_blocks_used"), sample(metrics, "sequences_running")) == (4, 4)
-    assert b"tailrace_requests_running 0.0" in metrics.render()
+@pytest.mark.parametrize(
+    ("outcome", "error", "met"),
+    [
+        ("ok", None, "true"),
+        ("error", InternalError("broken"), "false"),
+        ("rejected", QueueFull("full"), "false"),
+        ("rejected", RateLimited("too often"), None),  # the caller's own limit
+        ("invalid", InvalidRequest("what?"), None),
+        ("cancelled", None, None),
+    ],
+)
+def test_what_the_server_answers_for_is_judged(outcome: str, error: TailraceError | None, met: str | None) -> None:
+    metrics, timeline = Metrics(), Timeline(ManualClock())
+    timeline.facts.update({"class": "agent", "bucket": "<1k"})
+    if error is not None:
+        timeline.failed(error)
+    timeline.close(outcome)
+    metrics.closed(timeline, "chat")
+    kind = {"class": "agent", "length": "<1k"}
+    found = {wanted: sample(metrics, "slo_requests_total", met=wanted, **kind) for wanted in ("true", "false")}
+    assert found == {wanted: 1 if met == wanted else None for wanted in ("true", "false")}
+
+
+@pytest.mark.parametrize(("seconds", "met"), [(0.5, None), (1.5, 1)])
+def test_who_leaves_when_the_first_token_is_overdue_was_not_served_well(seconds: float, met: float | None) -> None:
+    metrics, clock = Metrics(), ManualClock()
+    timeline = Timeline(clock)
+    timeline.facts.update({"class": "agent", "bucket": "<1k", "deadline": 1.0})
+    clock.advance(seconds)
+    timeline.close("cancelled")
+    metrics.closed(timeline, "chat")
+    assert sample(metrics, "slo_requests_total", met="false", **{"class": "agent"}, length="<1k") == met
+
+
+def test_lines_do_not_grow_with_tenants_adapters_and_what_callers_write() -> None:
+    metrics = Metrics()
+    for number in range(1000):
+        asked = f'{number}\n"}}{{=,'
+        metrics.closed(finished(asked=asked, task=asked, adapter=f"adapter {number}"), "chat", f"tenant {number}")
+        metrics.spent(f"tenant {number}", number)
+        if not number:
+            before = len(metrics.render().splitlines())
+    lines = metrics.render().decode().splitlines()
+    assert len(lines) < before + 33 * (1 + 1 + 2 + 2) + 20  # a line more of each family, and longer ones of histograms
+    assert "\n0" not in "\n".join(lines)
+    spent = [line for line in lines if line.startswith("tailrace_device_seconds_total{")]
+    assert len(spent) == 33
+    assert sum(float(line.split()[-1]) for line in spent) == sum(range(1000))
+
+
+def test_errors_of_other_routes_are_counted_too() -> None:
+    metrics = Metrics()
+    metrics.failed(Unauthorized("no key"))
+    assert sample(metrics, "errors_total", domain="ingress", kind="access") == 1
+
+
+def test_what_the_process_uses_is_shown() -> None:
+    metrics = Metrics()
+    for name in ("process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"):
+        assert metrics.registry.get_sample_value(name) > 0  # type: ignore[operator]
 
 
 def test_two_instances_do_not_share_anything() -> None:
@@ -75,27 +138,3 @@ def test_two_instances_do_not_share_anything() -> None:
     first.tokens(5)
     assert sample(first, "generated_tokens_total") == 5
     assert sample(second, "generated_tokens_total") == 0
-
-
-def test_what_the_engine_counts_and_predicts() -> None:
-    metrics = Metrics()
-    load = LoadReport(drafted_tokens=8, accepted_tokens=6, step_error=0.25, aborts=2, abort_seconds=0.5)
-    metrics.watch(lambda: 0, lambda: 0, lambda: load)
-    assert sample(metrics, "drafted_tokens_total") == 8
-    assert sample(metrics, "accepted_tokens_total") == 6
-    assert sample(metrics, "draft_acceptance_rate") == 0.75
-    assert sample(metrics, "step_time_error") == 0.25
-    assert (sample(metrics, "cancel_seconds_count"), sample(metrics, "cancel_seconds_sum")) == (2, 0.5)
-
-
-def test_without_drafts_the_acceptance_rate_is_nothing() -> None:
-    metrics = Metrics()
-    metrics.watch(lambda: 0, lambda: 0, LoadReport)
-    assert sample(metrics, "draft_acceptance_rate") == 0
-
-
-def test_how_right_predictions_are_is_shown() -> None:
-    metrics = Metrics()
-    metrics.watch_predictions(lambda: [("ttft", 0.9, 1.25)])
-    labels = {"quantity": "ttft", "quantile": "0.9"}
-    assert metrics.registry.get_sample_value("tailrace_prediction_ratio", labels) == 1.25

@@ -74,6 +74,8 @@ class Edge:
             if status:
                 raise  # the server closes the connection: the client must not take half an answer for a whole one
             if isinstance(error, TailraceError):
+                if timeline.outcome is None:  # no route has accounted for it
+                    self._state.metrics.failed(error)
                 timeline.failed(error)
             await _refusal(scope, error)(scope, receive, send_with_id)
         finally:

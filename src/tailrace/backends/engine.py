@@ -243,7 +243,12 @@ class EngineBackend:
         kv = self._scheduler.kv
         free, cached = kv.pool.free, len(kv.tree.idle)
         median, high = self._cost.errors()
-        return Inspection(free, cached, kv.pool.total - free - cached, self.stats.steps, median, high)
+        stats = self.stats
+        return Inspection(
+            free, cached, kv.pool.total - free - cached, stats.steps, median, high,
+            kv_evicted=stats.evictions, failed_steps=stats.failed_steps,
+            standard_seconds=self.engine.charges.standard_seconds, tally=stats.tally,
+        )  # fmt: skip
 
     def match_prefix(self, tokens: Tokens, salt: bytes = b"") -> int:
         return self._scheduler.kv.match(tokens, salt)

@@ -18,10 +18,12 @@ import numpy as np
 from tailrace.backends.base import no_grammars
 from tailrace.clock import Clock, SystemClock
 from tailrace.errors import InvalidRequest, TailraceError, Unsupported
+from tailrace.figures.buckets import StepTally
 from tailrace.text.pretokenizers import PRE_TOKENIZERS
 from tailrace.text.stream import TextStream
 from tailrace.text.tokenizer import Tokenizer, Vocabulary
 from tailrace.types import (
+    Accelerator,
     Capabilities,
     EngineFacts,
     FinishReason,
@@ -132,6 +134,7 @@ class FakeBackend:
         self.beat = Pulse()  # what a watchdog sees
         self.broken: Exception | None = None  # why it cannot be restarted
         self.restarts = 0
+        self.accelerators: tuple[Accelerator, ...] = ()  # what it says to have
         self.started_ids: list[str] = []  # every request that was given a slot, in order
         self.prompts: list[Tokens] = []  # the prompts it was given, in order
         self._script = script
@@ -140,6 +143,7 @@ class FakeBackend:
         self._manual = manual
         self._jobs: list[_Job] = []  # in order of arrival, started or not
         self._aborts = 0
+        self._tally = StepTally()
         self._no_jobs = asyncio.Event()
         self._no_jobs.set()
         self._prefixes: set[bytes] = set()
@@ -163,7 +167,9 @@ class FakeBackend:
                     yield events
         finally:
             self._jobs.remove(job)
-            self._aborts += job.open > 0 or job.aborted
+            if job.open or job.aborted:
+                self._aborts += 1
+                self._tally.cancel.add(0.0)
             if not self._jobs:
                 self._no_jobs.set()
             self._room_changed()
@@ -212,7 +218,7 @@ class FakeBackend:
 
     def inspect(self) -> Inspection:
         free = max(self._blocks_free(), 0)
-        return Inspection(free, 0, self._blocks_total - free)
+        return Inspection(free, 0, self._blocks_total - free, tally=self._tally, accelerators=self.accelerators)
 
     def pulse(self) -> Pulse:
         return self.beat

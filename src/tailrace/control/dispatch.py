@@ -59,6 +59,11 @@ class Dispatch:
         self._expiry = Expiry(clock, lambda name: expired(self._waiting[name]) if expired is not None else None)
         backend.on_room(self.release)
 
+    @property
+    def model(self) -> str:
+        """The name that its backend serves, the first of several."""
+        return self.backend.caps.models[0]
+
     # --- a request's way
 
     def push(self, run: Run, until: float | None = None) -> None:

@@ -28,6 +28,7 @@ from tailrace.control.admission import (
     into_the_queue,
     refusal,
 )
+from tailrace.control.backend_metrics import BackendMetrics
 from tailrace.control.bounds import Bounds
 from tailrace.control.come_back import ComeBack
 from tailrace.control.dispatch import Dispatch
@@ -37,8 +38,10 @@ from tailrace.control.lengths import LengthBook
 from tailrace.control.limits.base import MICRO, LimitStore
 from tailrace.control.limits.memory import MemoryLimits
 from tailrace.control.own_limits import OwnLimits
+from tailrace.control.plane_metrics import PlaneMetrics
 from tailrace.control.room import Room
 from tailrace.control.run import Run
+from tailrace.control.served import Served
 from tailrace.control.tenants import Tenants
 from tailrace.control.together import together
 from tailrace.control.waiting import ALL, Waiting, class_scope, tenant_scope
@@ -103,6 +106,7 @@ class Pipeline:
         self.limits = OwnLimits(
             self.tenants, store or MemoryLimits(clock), clock, metrics, admit_unchecked=config.limits_down == "admit"
         )
+        self.served = Served()
         self.device_seconds: defaultdict[str, float] = defaultdict(float)  # standard, of ended requests, by tenant
         self._config = config
         self._intake = Intake(self.tenants, config, clock)
@@ -113,8 +117,7 @@ class Pipeline:
         self._idle = asyncio.Event()
         self._idle.set()
         self.watchdog = Watchdog(self, config, clock)
-        metrics.watch(lambda: self.running, lambda: self.waiting, self.load)
-        metrics.watch_predictions(self.quantiles)
+        metrics.show(PlaneMetrics(self), BackendMetrics(lambda: ((lane.model, lane.backend) for lane in self.lanes)))
         if backend is not None:
             self.open(backend)
 
@@ -279,6 +282,7 @@ class Pipeline:
         run.hold.settle(spent)
         self.metrics.spent(run.ticket.tenant, spent.device_us / MICRO)
         self.device_seconds[run.ticket.tenant] += spent.device_us / MICRO
+        self.served.add(run.ticket.tenant, spent.device_us / MICRO, self.clock.now())
         if completed:
             scopes = (ALL, tenant_scope(run.ticket.tenant))
             self._come_back.completed(scopes, self.clock.now(), run.prompt_tokens)

@@ -7,6 +7,7 @@ some requests, and "it will be under two seconds with 90 %" is read from the err
 from __future__ import annotations
 
 from tailrace.control.sketch import Scale, Sketch
+from tailrace.figures.buckets import RATIOS, Buckets
 
 _MEMORY = 200.0  # predictions after which an old one counts 1/e
 _ENOUGH = 20.0  # of a kind, before its own errors are used
@@ -18,6 +19,7 @@ class PredictionErrors:
     ratio of two very small numbers says nothing."""
 
     def __init__(self, least: float = 0.0) -> None:
+        self.seen = Buckets(RATIOS)  # actual over predicted, all since the start
         self._least = least
         self._scale = Scale(0.01, 100.0, 0.04)
         self._all = self._fresh()
@@ -26,6 +28,7 @@ class PredictionErrors:
     def learn(self, kind: str, predicted: float, actual: float) -> None:
         """`predicted`: the model's value, before it was put right."""
         ratio = self.ratio(predicted, actual)
+        self.seen.add(ratio)
         self._all.add(ratio)
         own = self._kinds.get(kind)
         if own is None:

@@ -53,6 +53,8 @@ class Run:
         self.prompt_tokens = len(request.prompt)
         self.generated = 0
         self.longest = 0  # tokens of the choice that has most
+        self.worst_gap = 0.0  # seconds, the longest without a new token once there was one
+        self._last_token = 0.0  # when the last came
         self._made = [0] * request.n
         self._ends: list[FinishReason | None] = [None] * request.n
         self.cached_tokens = 0
@@ -230,10 +232,17 @@ class Run:
             self.lane.served(self, made)
             if self.generated > self.hold.room:
                 self.hold.spend(self.spent())
-            if self.first_token is None:
-                self.first_token = self._pipeline.clock.now()
+            self._time(self._pipeline.clock.now())
             self._pipeline.metrics.tokens(made)
             self._timeline.enter(Phase.DECODE)
+
+    def _time(self, now: float) -> None:
+        """There are new tokens."""
+        if self.first_token is None:
+            self.first_token = now
+        elif now - self._last_token > self.worst_gap:
+            self.worst_gap = now - self._last_token
+        self._last_token = now
 
     def _finish(self, event: TokenEvent) -> None:
         assert event.index in self._open, f"choice {event.index} of {self.id} finished twice"

@@ -101,6 +101,7 @@ class Session:
         for name, count in zip(COUNTS, counts, strict=True):
             facts[name] = before[name] + count
         facts["longest"] = max([run.longest for run in runs])
+        facts["worst_gap"] = max([run.worst_gap for run in runs])
 
     def finish(self) -> Usage:
         """Every choice has ended: what is left is the answer's own writing."""

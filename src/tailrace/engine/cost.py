@@ -105,13 +105,16 @@ class CostModel:
         found = sorted(abs(ratio - 1.0) for ratio in tuple(self._recent))
         return found[len(found) // 2], found[min(int(self.settings.quantile * len(found)), len(found) - 1)]
 
-    def observe(self, work: Work, seconds: float) -> None:
-        """Learn from one step. An outlier (a stall of the machine) counts as at most four times its prediction."""
+    def observe(self, work: Work, seconds: float) -> float:
+        """Learn from one step. An outlier (a stall of the machine) counts as at most four times its prediction. Returns
+        measured / predicted, at the machine's speed of the second before."""
         predicted = max(self.predict(work), 1e-6)
+        surprise = seconds / (predicted * self._pace)
         self._track(work, seconds, seconds / predicted)
         self._pace += (1.0 - exp(-predicted / _LATELY)) * (min(seconds / predicted, _MOST_PACE) - self._pace)
         self._judge(int(work.prefill > 0), seconds / predicted)
         self._learn(_features(work) / predicted, min(seconds / predicted, 4.0))
+        return surprise
 
     @property
     def attention(self) -> float:

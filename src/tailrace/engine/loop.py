@@ -325,6 +325,7 @@ class EngineLoop:
         """A step went well."""
         self.stats.steps += 1
         self.stats.step_seconds += seconds
+        self.stats.tally.seconds.add(seconds)
         self.stats.count_plan(plan)
         self._failures = 0
 
@@ -364,7 +365,7 @@ class EngineLoop:
     def _publish_late(self, out: Delivery) -> None:
         late, self._late = self._late, None
         if late is not None:
-            self.cost.observe(late.work, late.seconds)
+            self.stats.tally.error.add(abs(self.cost.observe(late.work, late.seconds) - 1.0))
             self._publish(late.updates, late.result, out)
 
     def _publish(self, updates: Iterable[Update], result: StepResult | None, out: Delivery) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailrace.engine.step import StepPlan
+from tailrace.figures.buckets import StepTally
 
 
 @dataclass(slots=True)
@@ -25,14 +26,18 @@ class EngineStats:
     aborts: int = 0
     cancel_seconds: float = 0.0  # sum over aborts, from asking to blocks free
     worst_cancel_seconds: float = 0.0
+    tally: StepTally = field(default_factory=StepTally)
 
     def count_plan(self, plan: StepPlan) -> None:
         self.prefill_tokens += plan.work.prefill
         self.decode_tokens += plan.work.decode
         self.preemptions += len(plan.preemptions)
         self.evictions += len(plan.evictions)
+        self.tally.decode_rows.add(plan.work.decode)
+        self.tally.prefill_tokens.add(plan.work.prefill)
 
     def count_abort(self, seconds: float) -> None:
         self.aborts += 1
         self.cancel_seconds += seconds
+        self.tally.cancel.add(seconds)
         self.worst_cancel_seconds = max(self.worst_cancel_seconds, seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from tailrace.errors import ErrorKind
 from tailrace.frozen import frozen
 from tailrace.observe.timeline import WAITING, Phase, Timeline
 
@@ -37,6 +38,7 @@ class Timings:
 
 
 _NAMES = tuple(field.name for field in fields(Timings))
+_CALLERS = frozenset((ErrorKind.ACCESS, ErrorKind.FORMAT, ErrorKind.LIMIT, ErrorKind.MISSING, ErrorKind.TOOL))
 
 
 def timings(timeline: Timeline) -> Timings:
@@ -69,6 +71,25 @@ def deadline_met(timeline: Timeline) -> bool | None:
     """Whether the first token came in time; None where there was no deadline, or no token."""
     ttft, deadline = timeline.since_open(Phase.DECODE), timeline.facts.get("deadline")
     return timeline.opened + ttft / 1e6 <= deadline if ttft is not None and isinstance(deadline, float) else None
+
+
+def served_well(timeline: Timeline) -> bool | None:
+    """Of an ended request: whether it was answered, and its first token in time where it was due. None where that hangs
+    on the caller, who left before anything was late, or asked for what cannot be had."""
+    met = deadline_met(timeline)
+    if timeline.outcome == "ok":
+        return met is not False
+    if timeline.outcome == "cancelled":
+        return False if met is False or _overdue(timeline) else None
+    return None if timeline.facts.get("error_kind") in _CALLERS else False
+
+
+def _overdue(timeline: Timeline) -> bool:
+    """Whether the first token was due, and there is none."""
+    deadline = timeline.facts.get("deadline")
+    if timeline.since_open(Phase.DECODE) is not None or not isinstance(deadline, float):
+        return False
+    return timeline.opened + timeline.total() / 1e6 > deadline
 
 
 def _adapter(timeline: Timeline) -> str | None:

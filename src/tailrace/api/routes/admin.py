@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -37,8 +39,10 @@ async def ready(request: Request) -> Response:
 @routes.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(request: Request) -> Response:
     """Prometheus text format."""
-    metrics = state_of(request).metrics
-    return Response(metrics.render(), media_type=metrics.content_type)
+    state = state_of(request)
+    state.metrics.ready = (await state.pipeline.health()).ok
+    text = await asyncio.to_thread(state.metrics.scrape().text)
+    return Response(text, media_type=state.metrics.content_type)
 
 
 def _status(status: str) -> Response:

@@ -28,7 +28,7 @@ class Plane:
 
     def account(self, about: About, timeline: Timeline) -> Entry:
         """Count a request whose timeline has closed. Returns what is to be remembered of it."""
-        self.metrics.closed(timeline, about.route)
+        self.metrics.closed(timeline, about.route, about.tenant)
         made = entry(about, timeline, server=self.server, ended=self.clock.wall())
         self.records.add(made)
         return made
