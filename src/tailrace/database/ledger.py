@@ -6,13 +6,13 @@ Writing one twice changes nothing, so that what may have been written can be wri
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, RowMapping, Table, Text, delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tailrace.database.database import Database
-from tailrace.database.dialect import insert
 from tailrace.database.entry_id import entry_ids_from
 from tailrace.database.schema import metadata
 
@@ -75,10 +75,22 @@ ledger = Table(
 )
 
 
+_NAMES = tuple(column.name for column in ledger.columns)
+_VALUES = itemgetter(*_NAMES)
+
+
 async def insert_entries(connection: AsyncConnection, rows: Sequence[Row]) -> None:
-    """Write rows (`Entry.row()`) within the caller's transaction. Those that are there stay as they are."""
-    if rows:
-        await connection.execute(insert(connection, ledger).on_conflict_do_nothing(), rows)
+    """Write rows (`Entry.row()`) within the caller's transaction. Those that are there stay as they are.
+
+    In the driver's own words: SQLAlchemy takes ten times as long for each row, on the event loop.
+    """
+    if not rows:
+        return
+    sqlite = connection.dialect.name == "sqlite"
+    places = ", ".join("?" if sqlite else f"${number}" for number in range(1, len(_NAMES) + 1))
+    names = ", ".join(f'"{name}"' for name in _NAMES)
+    statement = f"INSERT INTO ledger ({names}) VALUES ({places}) ON CONFLICT DO NOTHING"
+    await connection.exec_driver_sql(statement, [_VALUES(row) for row in rows])
 
 
 class LedgerTable:

@@ -18,6 +18,7 @@ from tailrace.observe.timings import deadline_met
 from tailrace.types import Formats, Traits
 
 _LONGEST = 128  # characters of what a caller wrote
+_PHASES = tuple((phase, phase.value) for phase in Phase)
 _PLAIN = Traits()
 _UNKNOWN = Formats()
 _DECIDED = ("band", "uncached_estimate", "estimated_seconds", "limit")
@@ -123,11 +124,11 @@ def is_row(value: dict[str, Any]) -> bool:
 def entry(about: About, timeline: Timeline, *, server: str, ended: float) -> Entry:
     """Of a closed timeline, which `ended` then by the wall clock. `server`: the instance that served it."""
     assert timeline.outcome is not None
-    facts, parts, total = timeline.facts, timeline.parts(), timeline.total()
-    traits: Any = facts.get("traits", _PLAIN)
-    formats: Any = facts.get("formats", _UNKNOWN)
+    facts: dict[str, Any] = timeline.facts
+    get, parts, total = facts.get, timeline.parts(), timeline.total()
+    traits, formats = get("traits", _PLAIN), get("formats", _UNKNOWN)
     opened = ended - total / 1e6
-    decode, longest = parts[Phase.DECODE], _count(facts, "longest")
+    decode, longest = parts[Phase.DECODE], get("longest", 0)
     return Entry(
         entry_id=new_entry_id(opened),
         request_id=about.request_id,
@@ -141,40 +142,40 @@ def entry(about: About, timeline: Timeline, *, server: str, ended: float) -> Ent
         route=about.route,
         origin=traits.origin,
         job_id=about.job_id,
-        request_class=_text(facts, "class"),
-        class_reason=_text(facts, "class_reason"),
-        bucket=_text(facts, "bucket"),
+        request_class=get("class") or "",
+        class_reason=get("class_reason") or "",
+        bucket=get("bucket") or "",
         attachments=traits.attachments,
         tools=traits.tools,
-        streamed=bool(facts.get("stream")),
-        model_asked=_written(_text(facts, "asked")),
-        model=_text(facts, "base_model"),
-        adapter=_text(facts, "adapter"),
+        streamed=bool(get("stream")),
+        model_asked=_written(get("asked") or ""),
+        model=get("base_model") or "",
+        adapter=get("adapter") or "",
         weights_format=formats.weights,
         kv_format=formats.kv,
-        prompt_tokens=_count(facts, "prompt_tokens"),
-        cached_tokens=_count(facts, "cached_tokens"),
-        completion_tokens=_count(facts, "completion_tokens"),
-        drafted_tokens=_count(facts, "drafted_tokens"),
-        accepted_tokens=_count(facts, "accepted_tokens"),
-        recomputed_tokens=_count(facts, "recomputed_tokens"),
-        preemptions=_count(facts, "preemptions"),
-        kv_blocks=_count(facts, "kv_blocks"),
-        phases={phase.value: parts[phase] for phase in Phase if parts[phase]},
+        prompt_tokens=get("prompt_tokens", 0),
+        cached_tokens=get("cached_tokens", 0),
+        completion_tokens=get("completion_tokens", 0),
+        drafted_tokens=get("drafted_tokens", 0),
+        accepted_tokens=get("accepted_tokens", 0),
+        recomputed_tokens=get("recomputed_tokens", 0),
+        preemptions=get("preemptions", 0),
+        kv_blocks=get("kv_blocks", 0),
+        phases={name: parts[phase] for phase, name in _PHASES if parts[phase]},
         queue_us=sum([parts[phase] for phase in WAITING]),
         ttft_us=timeline.since_open(Phase.DECODE),
         tpot_us=decode / (longest - 1) if longest > 1 else None,
         total_us=total,
-        device_us=_count(facts, "device_us"),
-        measured_us=_count(facts, "measured_us"),
+        device_us=get("device_us", 0),
+        measured_us=get("measured_us", 0),
         outcome=timeline.outcome,
         status=about.status,
-        error_code=_text(facts, "error"),
-        error_domain=_text(facts, "error_domain"),
-        predicted_ttft=_number(facts.get("predicted_ttft")),
+        error_code=get("error") or "",
+        error_domain=get("error_domain") or "",
+        predicted_ttft=_number(get("predicted_ttft")),
         deadline_met=deadline_met(timeline),
         decisions=_decisions(facts),
-        price=_count(facts, "price"),
+        price=get("price", 0),
     )
 
 
@@ -195,16 +196,6 @@ def _plain(decision: Any) -> dict[str, Any]:
         value = getattr(decision, field.name)
         said[field.name] = _plain(value) if is_dataclass(value) else value
     return said
-
-
-def _count(facts: dict[str, object], name: str) -> int:
-    value = facts.get(name, 0)
-    assert isinstance(value, int)
-    return value
-
-
-def _text(facts: dict[str, object], name: str) -> str:
-    return str(facts.get(name) or "")
 
 
 def _written(text: str) -> str:
