@@ -11,6 +11,7 @@ TailraceError
 │   ├── Forbidden                 403  the key is good, but not for this
 │   ├── ModelNotFound             404
 │   ├── NotFound                  404
+│   ├── Conflict                  409  it is there already
 │   ├── BodyTooLarge              413
 │   ├── QueueFull                 429  + Retry-After
 │   ├── RateLimited               429  + Retry-After: the caller's own limit
@@ -153,6 +154,11 @@ class NotFound(RequestError):
     status = 404
     code = "not_found"
     kind = ErrorKind.MISSING
+
+
+class Conflict(RequestError):
+    status = 409
+    code = "conflict"
 
 
 class BodyTooLarge(RequestError):

@@ -301,7 +301,7 @@ def _check(policy: Policy, origin: str) -> None:
             )
     if len(set(hashes)) < len(hashes):
         raise ConfigError(f"two keys ({origin}) have the same hash: a key belongs to one tenant", param="hash")
-    _check_budgets(policy, origin)
+    check_budgets(policy, origin)
     names = {tenant.name for tenant in policy.tenants} | {DEFAULT_TENANT}
     keys = {key.name for tenant in policy.tenants for key in tenant.keys}
     for rule in policy.rules:
@@ -311,7 +311,8 @@ def _check(policy: Policy, origin: str) -> None:
             raise ConfigError(f"a rule ({origin}) names the tenant {rule.tenant}, which is not there", param="rules")
 
 
-def _check_budgets(policy: Policy, origin: str) -> None:
+def check_budgets(policy: Policy, origin: str) -> None:
+    """Raises ConfigError for a budget of money where nothing has a price."""
     limits = {f"tenant {tenant.name}": tenant.limits for tenant in policy.tenants}
     limits |= {f"key {key.name} of tenant {t.name}": key.limits for t in policy.tenants for key in t.keys}
     for whose, quota in limits.items():

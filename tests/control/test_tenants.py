@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import pytest
 
+from tailrace.config import Config
 from tailrace.control import keys
 from tailrace.control.classes import Band
 from tailrace.control.keys import KeyRing, Principal, digest, new_key
 from tailrace.control.tenants import ANONYMOUS, Tenants
-from tailrace.errors import Unauthorized
+from tailrace.errors import Unauthorized, Unavailable
 from tailrace.policy import KeyPolicy, Policy, Quota, TenantPolicy
 
 NOW = 1_700_000_000.0
@@ -80,10 +82,24 @@ def test_bands_shares_and_limits() -> None:
 
 def test_what_a_tenant_may_can_change_while_it_calls() -> None:
     tenants = Tenants(Policy((ACME,)))
-    assert tenants.change("acme", weight=1.0, limits=Quota(concurrency=1)).weight == 1.0
-    assert tenants["acme"].limits.concurrency == 1
+    tenants.configure(Config(policy=Policy((replace(ACME, weight=1.0, limits=Quota(concurrency=1)),))))
+    assert (tenants["acme"].weight, tenants["acme"].limits.concurrency) == (1.0, 1)
+    tenants.configure(Config())
+    assert "acme" not in tenants
+    assert tenants["acme"].weight == 1.0
     with pytest.raises(KeyError):
-        tenants.change("nobody", weight=1.0)
+        tenants["nobody"]
+
+
+def test_keys_that_nobody_knows_yet_are_not_refused_for_good() -> None:
+    tenants = Tenants()
+    tenants.complete = False
+    with pytest.raises(Unavailable):
+        tenants.identify("k1", 0)
+    with pytest.raises(Unauthorized):
+        tenants.identify("", 0)
+    tenants.complete = True
+    assert tenants.identify("", 0) == ANONYMOUS
 
 
 def test_every_hash_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch) -> None:

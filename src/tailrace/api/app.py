@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailrace.api.edge import Edge
 from tailrace.api.openapi import Pages
 from tailrace.api.routes import (
+    accounts,
     adapters,
     admin,
     batches,
@@ -29,7 +30,7 @@ def create_app(state: AppState) -> Edge:
     generating = (openai.routes, responses.routes, messages.routes, vectors.routes)
     kept = (streams.routes, jobs.routes, files.routes, batches.routes, requests.routes)
     own = (text.routes, budget.routes, adapters.routes)
-    tables = (*generating, *kept, *own, admin.routes, operator.routes)
+    tables = (*generating, *kept, *own, admin.routes, operator.routes, accounts.routes)
     return Edge(Routes((*tables, Pages(tables).routes, web.Web().routes)), state)
 
 

@@ -6,10 +6,11 @@ import re
 
 from starlette.requests import Request
 
+from tailrace.api.audited import row
 from tailrace.api.state import AppState, state_of
 from tailrace.api.wire import header
 from tailrace.control.keys import Principal
-from tailrace.errors import Forbidden
+from tailrace.errors import Forbidden, RequestError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _OWN_NAME = re.compile(r"(127\.0\.0\.1|\[::1\]|localhost)(:\d{1,5})?")  # in a Host header
@@ -21,11 +22,16 @@ def authorize(request: Request) -> None:
 
 
 def authorize_admin(request: Request) -> None:
-    """As `authorize`, for /admin. A server without any keys that only this machine reaches is its user's own."""
+    """As `authorize`, for /admin. A server without any keys that only this machine reaches is its user's own. Who is
+    turned away is in the audit log."""
     state = state_of(request)
-    principal = _identify(request)
-    if not (state.pipeline.tenants.open and _own_machine(request, state)):
-        _require(principal, "admin")
+    try:
+        principal = _identify(request)
+        if not (state.pipeline.tenants.open and _own_machine(request, state)):
+            _require(principal, "admin")
+    except RequestError as error:
+        state.accounts.note(row(request, f"{request.method} {request.url.path}", "", error.status, error.code or ""))
+        raise
 
 
 def principal_of(request: Request) -> Principal:

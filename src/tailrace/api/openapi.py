@@ -53,11 +53,15 @@ _MEANING = {
     401: "No API key, or not an accepted one",
     403: "The key may not do this",
     404: "No such model, request or tenant",
+    409: "It is there already",
     413: "The body is too large",
     429: "A limit of the caller's own, or a full queue; Retry-After says when to come back",
     500: "This request failed inside the server",
     503: "Not ready, stopping, or the deadline cannot be met",
 }
+
+
+_OF_ANSWERS = tuple(status for status in _MEANING if status != 409)
 
 
 def body_schema(model: type[BaseModel]) -> dict[str, Any]:
@@ -68,7 +72,7 @@ def body_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 def errors(*statuses: int, model: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """For a route's `responses`; all statuses of a generating route by default."""
-    return {status: {"model": model, "description": _MEANING[status]} for status in statuses or _MEANING}
+    return {status: {"model": model, "description": _MEANING[status]} for status in statuses or _OF_ANSWERS}
 
 
 class Pages:

@@ -14,6 +14,7 @@ from tailrace.api.state import state_of
 from tailrace.api.wire import read_body
 from tailrace.control.answering.off_loop import off_loop
 from tailrace.control.models import Loaded
+from tailrace.errors import InvalidRequest
 from tailrace.protocol.body import Shape, parse, unknown_fields
 from tailrace.protocol.sampling import Limits
 
@@ -45,3 +46,23 @@ def warned(asked: Shape) -> dict[str, str] | None:
     """The header that names unknown fields; None when there are none."""
     warning = unknown_fields(asked)
     return None if warning is None else {"x-tailrace-warning": warning}
+
+
+async def object_of(request: Request) -> dict[str, Any]:
+    """A JSON object; an empty body is an empty one. Raises InvalidRequest, BodyTooLarge, ClientGone."""
+    body = await body_of(request)
+    try:
+        found = orjson.loads(body) if body else {}
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(found, dict):
+        raise InvalidRequest("The request body must be a JSON object", code="invalid_json")
+    return found
+
+
+def number(request: Request, name: str, default: int, most: int) -> int:
+    """A whole number of the query, from 1 to `most`. Raises InvalidRequest."""
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most):
+        raise InvalidRequest(f"{name} must be a whole number from 1 to {most}", param=name)
+    return int(text)

@@ -47,6 +47,7 @@ class Service:
                 server_header=False, timeout_graceful_shutdown=_BACKSTOP, timeout_keep_alive=75,
             )
         )  # fmt: skip
+        state.stop = self.stop
         self._ending: asyncio.Task[None] | None = None
         self._forced: asyncio.Task[None] | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from os import urandom
@@ -12,6 +12,7 @@ from starlette.requests import Request
 from tailrace.clock import Clock, SystemClock
 from tailrace.config import Config
 from tailrace.config import Loaded as ConfigLoaded
+from tailrace.control.accounts.accounts import Accounts
 from tailrace.control.adapters import Adapters
 from tailrace.control.answering.limits import ModelLimits
 from tailrace.control.answering.plane import Plane
@@ -56,7 +57,9 @@ class AppState:
     trace_ratio: float | None = None  # part of the requests whose trace one of them sends; None: no traces at all
     spill: Spill | None = None  # where the ledger waits for its database
     loaded: ConfigLoaded | None = None  # where `config` comes from
+    stop: Callable[[], None] | None = None  # what a signal does; set by whoever listens
     settings: Settings = field(init=False)
+    accounts: Accounts = field(init=False)
     adapters: Adapters = field(init=False)
     ledger: Ledger = field(init=False)
     history: History = field(init=False)
@@ -71,6 +74,7 @@ class AppState:
     def __post_init__(self) -> None:
         self.started = self.clock.wall()
         self.settings = Settings(self.loaded or ConfigLoaded.of(self.config), self.pipeline, self.models)
+        self.accounts = Accounts(self.settings, self.keeping, self.clock, self.server)
         self.responses = self._responses()
         api = self.config.api
         self.streams = Streams(self.clock, most=api.stream_memory, grace=api.stream_grace)
@@ -109,6 +113,7 @@ class AppState:
         """When every request has ended, and before what is kept is closed."""
         await self.runner.close()
         await self.deliveries.close()
+        await self.accounts.close()
         await self.responses.close()
         await self.ledger.close()
 

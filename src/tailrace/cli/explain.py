@@ -5,10 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from tailrace.cli.output import console
-from tailrace.cli.tables import table_rows
 from tailrace.config import Loaded
-from tailrace.knobs import Rule, price_text, without_password
-from tailrace.units import human_bytes
+from tailrace.control.explained import rows, shown
 
 
 def print_settings(loaded: Loaded) -> None:
@@ -20,28 +18,10 @@ def print_settings(loaded: Loaded) -> None:
     for title in ("setting", "value", "from"):
         table.add_column(title, no_wrap=True)
     table.add_column("meaning", ratio=1)
-    knobs = ((setting.name, value, origin, setting.rule) for setting, value, origin in loaded.rows())
-    for name, value, origin, rule in (*knobs, *table_rows(loaded)):
+    for name, value, origin, rule, _ in rows(loaded):
         style = "" if origin == "default" else "bold"
         table.add_row(*(Text(cell) for cell in (name, shown(rule, value), origin, rule.help)), style=style)
     console().print(table)
-
-
-def shown(rule: Rule, value: object) -> str:
-    """A value as people write it; of secrets only how many there are."""
-    if rule.secret:
-        return f"{len(value)} {rule.unit}s" if isinstance(value, tuple) else ""
-    if rule.unit == "url":
-        value = without_password(str(value))
-    if rule.unit == "bytes" and isinstance(value, int) and value:
-        return human_bytes(value)
-    if rule.unit == "price":
-        return price_text(value)
-    if rule.unit == "seconds":
-        return f"{value:g} s"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if value != "" else "(empty)"
 
 
 def print_version() -> None:

@@ -123,6 +123,7 @@ async def _serve(start: Start, loaded: Loaded, clock: SystemClock) -> bool:
         state.ledger.start()
         state.runner.start()
         state.deliveries.start()
+        state.accounts.start()
 
     try:
         spill = Spill(data_root(config.data), config.data.ledger_spill)

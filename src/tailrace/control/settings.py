@@ -7,13 +7,18 @@ dropped. Settings that only a restart can change are named and stay as they were
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from tailrace.config import Config, Loaded, taken_over, warnings
+from tailrace.control.accounts.overlay import laid_over
+from tailrace.control.explained import Row, rows
 from tailrace.control.models import Models
 from tailrace.control.pipeline import Pipeline
+from tailrace.database.account import Overlay
 from tailrace.errors import ConfigError
 from tailrace.frozen import frozen
+from tailrace.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +36,8 @@ class Settings:
 
     def __init__(self, loaded: Loaded, pipeline: Pipeline, models: Models) -> None:
         self.loaded = loaded
-        self.config = loaded.config
+        self.config = self._read = loaded.config  # `_read`: without what an operator laid over it
+        self.overlay = Overlay()
         self._pipeline = pipeline
         self._models = models
         self._told: list[Callable[[Config], None]] = []
@@ -45,7 +51,7 @@ class Settings:
         if self.loaded.again is None:
             raise ConfigError("this server was not started from settings that can be read again")
         fresh = self.loaded.again()
-        config, changed, left = taken_over(self.config, fresh.config)
+        config, changed, left = taken_over(self._read, fresh.config)
         self._hold(config)
         self.loaded = fresh
         for text in warnings(config):
@@ -54,8 +60,29 @@ class Settings:
             log.warning("these settings need a restart: %s", ", ".join(left))
         return Reloaded(tuple(changed), tuple(left))
 
-    def _hold(self, config: Config) -> None:
-        self.config = config
+    def rows(self) -> Iterator[Row]:
+        """Every setting that holds, and where it came from; tables as the file has them."""
+        return rows(replace(self.loaded, config=self._read))
+
+    @property
+    def file(self) -> Policy:
+        """Without what an operator laid over it."""
+        return self._read.policy
+
+    def lay_over(self, overlay: Overlay) -> None:
+        """An operator's changes from now on, in the place of those before."""
+        self.overlay = overlay
+        if overlay.keys:
+            self._pipeline.tenants.lock()
+        self._hold(self._read)
+
+    def complete(self, whole: bool) -> None:
+        """Whether what an operator has laid over it is known."""
+        self._pipeline.tenants.complete = whole
+
+    def _hold(self, read: Config) -> None:
+        self._read = read
+        self.config = config = replace(read, policy=laid_over(read.policy, self.overlay))
         self._models.keep_alive = config.engine.keep_alive
         self._pipeline.configure(config)
         for told in self._told:

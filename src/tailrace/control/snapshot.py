@@ -21,16 +21,16 @@ Data = dict[str, Any]
 def snapshot(pipeline: Pipeline) -> Data:
     """Names say the unit: `_s` seconds, `_ms` milliseconds; the rest are counts, or parts of 1."""
     backends = [lane.backend for lane in pipeline.lanes]
-    load, waiting, running = pipeline.load(), pipeline.waiting_runs(), pipeline.runs()
+    load, waits, runs = pipeline.load(), pipeline.waiting_runs(), pipeline.runs()
     seen = [backend.inspect() for backend in backends]
     return {
         "model": ", ".join(name for backend in backends for name in backend.caps.models),
         "draining": pipeline.draining,
         "requests": {"running": pipeline.running, "waiting": pipeline.waiting},
         "tokens": pipeline.metrics.token_counts(),
-        "queues": _queues(waiting, pipeline.clock.now()),
-        "running": [_run(run, pipeline.clock.now()) for run in running],
-        "tenants": _tenants(pipeline, waiting, running),
+        "queues": _queues(waits, pipeline.clock.now()),
+        "running": running(pipeline),
+        "tenants": _tenants(pipeline, waits, runs),
         "kv": {
             "total": load.kv_blocks_total,
             "free": sum(each.kv_free for each in seen),
@@ -70,6 +70,28 @@ def _queues(waiting: Iterable[Run], now: float) -> list[Data]:
         line["prompt_tokens"] += run.prompt_tokens
         line["oldest_s"] = max(line["oldest_s"], now - run.ticket.arrival)
     return list(lines.values())
+
+
+def waiting(pipeline: Pipeline, most: int) -> list[Data]:
+    """The first requests that wait, in their order."""
+    now = pipeline.clock.now()
+    return [
+        {
+            "id": run.id,
+            "tenant": run.ticket.tenant,
+            "key": run.ticket.key,
+            "class": run.ticket.request_class.value,
+            "waits_for": "machine" if run.hold.granted else "limit",
+            "prompt_tokens": run.prompt_tokens,
+            "age_s": now - run.ticket.arrival,
+            "deadline_in_s": None if run.ticket.deadline is None else run.ticket.deadline - now,
+        }
+        for run in pipeline.waiting_runs()[:most]
+    ]
+
+
+def running(pipeline: Pipeline) -> list[Data]:
+    return [_run(run, pipeline.clock.now()) for run in pipeline.runs()]
 
 
 def _run(run: Run, now: float) -> Data:

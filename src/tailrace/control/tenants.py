@@ -6,12 +6,11 @@ A tenant comes from a key and from nothing else. Without any configuration there
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from tailrace.config import Config
 from tailrace.control.classes import Band
 from tailrace.control.keys import KeyRing, Principal
-from tailrace.errors import Unauthorized
+from tailrace.errors import Unauthorized, Unavailable
 from tailrace.policy import DEFAULT_TENANT, PRIORITIES, SCOPES, Policy, Quota, TenantPolicy
 
 ANONYMOUS = Principal(DEFAULT_TENANT, "", frozenset(("inference",)))
@@ -24,6 +23,7 @@ class Tenants:
 
     def __init__(self, policy: Policy | None = None, plain: Sequence[str] = (), admin: Sequence[str] = ()) -> None:
         self._locked = False
+        self.complete = True  # False: there may be keys that are not known yet
         self._gone: dict[str, TenantPolicy] = {}
         self._tenants: dict[str, TenantPolicy] = {}
         self._set(policy or Policy(), plain, admin)
@@ -73,11 +73,13 @@ class Tenants:
 
     def identify(self, key: str, wall: float) -> Principal:
         """Raises Unauthorized."""
-        if self.open:
+        if self.open and self.complete:
             return ANONYMOUS
         if not key:
             raise Unauthorized("An API key is needed: send Authorization: Bearer KEY", code="missing_api_key")
         principal = self._ring.find(key)
+        if principal is None and not self.complete:
+            raise Unavailable("The keys are not read yet", code="not_ready", retry_after=1.0)
         if principal is None:
             raise Unauthorized("The API key is not one that this server accepts")
         if principal.expires and wall >= principal.expires:
@@ -99,12 +101,6 @@ class Tenants:
     def waiting_share(self, name: str) -> float:
         """The part of all waiting places that this tenant has for itself."""
         return self[name].weight / self._weight
-
-    def change(self, name: str, **fields: object) -> TenantPolicy:
-        """Other limits or another weight from now on; KeyError for a tenant that is not there."""
-        self._tenants[name] = replace(self._tenants[name], **fields)  # type: ignore[arg-type]
-        self._weight = self._weights()
-        return self._tenants[name]
 
     def _weights(self) -> float:
         return sum(tenant.weight for tenant in self._tenants.values())

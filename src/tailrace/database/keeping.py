@@ -11,6 +11,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from tailrace.database.peek import may_hold_accounts
 from tailrace.errors import ConfigError, Domain, ErrorKind, Unavailable
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ class Keeping:
     def wanted(self) -> bool:
         """Whether anything is to be kept at all."""
         return bool(self._url)
+
+    def may_hold_accounts(self) -> bool:
+        """Whether tenants or keys may be in it, as far as that can be told without opening it."""
+        return self.wanted and may_hold_accounts(self._url)
 
     @property
     def now(self) -> Kept | None:

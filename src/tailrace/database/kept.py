@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.database.accounts import AccountTables
 from tailrace.database.database import Database
 from tailrace.database.feedback import FeedbackTable
 from tailrace.database.files import Files
@@ -15,6 +16,7 @@ from tailrace.database.webhooks import Webhooks
 class Kept:
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.accounts = AccountTables(database)
         self.responses = Responses(database)
         self.webhooks = Webhooks(database)
         self.files = Files(database)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tailrace.api.audited import audited
 from tailrace.api.auth import authorize_admin
 from tailrace.api.openapi import errors
-from tailrace.api.plain import body_of, json_reply
+from tailrace.api.plain import json_reply, number
 from tailrace.api.state import AppState, state_of
 from tailrace.api.table import Table
-from tailrace.control.snapshot import snapshot
-from tailrace.control.steering import cancel, change_tenant
-from tailrace.errors import InvalidRequest, Unavailable
+from tailrace.control.explained import shown
+from tailrace.control.snapshot import running, snapshot, waiting
+from tailrace.control.steering import cancel
+from tailrace.errors import ConfigError, InvalidRequest, Unavailable
 
 routes = Table("admin", prefix="/admin", guard=authorize_admin)
 
@@ -38,21 +38,36 @@ async def models(request: Request) -> Response:
 
 
 @routes.post("/requests/{request_id}/cancel", responses=errors(401, 403, 404))
+@audited("cancel")
 async def cancel_request(request: Request, request_id: str) -> Response:
     """End a request that waits or runs; its client gets an error."""
     found = state_of(request)
     return json_reply({"id": request_id, "cancelled": cancel(found.pipeline, request_id)})
 
 
-@routes.patch("/tenants/{name}", responses=errors(400, 401, 403, 404))
-async def patch_tenant(request: Request, name: str) -> Response:
-    """Another weight, priority, mode or other limits, from the next decision on: `{"weight": 2}`,
-    `{"limits": {"requests_per_minute": 60}}`. What is not named stays; a restart forgets it."""
+@routes.get("/requests", responses=errors(401, 403))
+async def list_requests(request: Request) -> Response:
+    """Requests that run."""
+    return json_reply({"data": running(state_of(request).pipeline)})
+
+
+@routes.get("/queue", responses=errors(400, 401, 403))
+async def queue(request: Request) -> Response:
+    """Requests that wait, in their order: the first `limit` (100), of `total`."""
+    pipeline = state_of(request).pipeline
+    return json_reply({"data": waiting(pipeline, number(request, "limit", 100, 1000)), "total": pipeline.waiting})
+
+
+@routes.post("/drain", responses=errors(401, 403))
+@audited("drain")
+async def drain(request: Request) -> Response:
+    """As SIGTERM: no new work from now on, what is here may finish for the drain time, then the process ends. Asked
+    twice it does not end sooner."""
     found = state_of(request)
-    tenant = change_tenant(found.pipeline, name, _object(await body_of(request)))
-    return json_reply(
-        {"name": name, "weight": tenant.weight, "priority": tenant.priority, "limits": asdict(tenant.limits)}
-    )
+    if not found.pipeline.draining:
+        (found.stop or found.pipeline.begin_drain)()
+    there = {"running": found.pipeline.running, "waiting": found.pipeline.waiting}
+    return json_reply({"draining": True, **there, "drain_timeout_s": found.config.control.drain_timeout})
 
 
 async def _budgets(state: AppState) -> list[dict[str, Any]] | None:
@@ -65,11 +80,27 @@ async def _budgets(state: AppState) -> list[dict[str, Any]] | None:
         return None
 
 
-def _object(body: bytes) -> dict[str, Any]:
+@routes.post("/reload", responses=errors(400, 401, 403))
+@audited("reload")
+async def reload(request: Request) -> Response:
+    """As SIGHUP: read the settings again. 400 with a mistake in them, and nothing has changed."""
     try:
-        found = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(found, dict):
-        raise InvalidRequest("The request body must be a JSON object", code="invalid_json")
-    return found
+        done = state_of(request).settings.reload()
+    except ConfigError as error:
+        raise InvalidRequest(error.message, param=error.param, code="config") from error
+    return json_reply({"changed": list(done.changed), "needs_restart": list(done.needs_restart)})
+
+
+@routes.get("/config", responses=errors(401, 403))
+async def config(request: Request) -> Response:
+    """Every setting that holds, where it came from and whether a reload can change it. Secrets are counted. Tenants as
+    the file has them; `/admin/tenants` has them as they are."""
+    rows = state_of(request).settings.rows()
+    return json_reply(
+        {
+            "data": [
+                {"name": row.name, "value": shown(row.rule, row.value), "source": row.origin, "live": row.live}
+                for row in rows
+            ]
+        }
+    )

@@ -14,6 +14,7 @@ def upgrade() -> None:
     _jobs()
     _files()
     _feedback()
+    _accounts()
 
 
 def _feedback() -> None:
@@ -196,3 +197,45 @@ def _files() -> None:
         sa.Column("data", sa.LargeBinary, nullable=False),
         sa.PrimaryKeyConstraint("file", "number", name="pk_file_chunks"),
     )
+
+
+def _accounts() -> None:
+    op.create_table(
+        "account_version",
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("version", sa.Integer, nullable=False),
+    )
+    op.create_table(
+        "account_tenants",
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("fields", sa.Text, nullable=False),
+        sa.Column("deleted", sa.Boolean, nullable=False),
+    )
+    op.create_table(
+        "account_keys",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("hash", sa.Text, nullable=False),
+        sa.Column("scopes", sa.Text, nullable=False),
+        sa.Column("limits", sa.Text, nullable=False),
+        sa.Column("created", sa.Float, nullable=False),
+        sa.Column("expires", sa.Float, nullable=False),
+        sa.Column("revoked", sa.Float, nullable=False),
+    )
+    op.create_table(
+        "audit",
+        sa.Column("number", sa.Integer, primary_key=True),
+        sa.Column("at", sa.Float, nullable=False),
+        sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("key", sa.Text, nullable=False),
+        sa.Column("action", sa.Text, nullable=False),
+        sa.Column("target", sa.Text, nullable=False),
+        sa.Column("status", sa.Integer, nullable=False),
+        sa.Column("error", sa.Text, nullable=False),
+        sa.Column("before", sa.Text),
+        sa.Column("after", sa.Text),
+        sa.Column("request_id", sa.Text, nullable=False),
+        sa.Column("server", sa.Text, nullable=False),
+    )
+    op.create_index("ix_audit_at", "audit", ["at"])
