@@ -15,6 +15,7 @@ from tailrace.api.routes import (
     messages,
     openai,
     operator,
+    report,
     requests,
     responses,
     streams,
@@ -29,8 +30,9 @@ from tailrace.api.table import Routes
 def create_app(state: AppState) -> Edge:
     generating = (openai.routes, responses.routes, messages.routes, vectors.routes)
     kept = (streams.routes, jobs.routes, files.routes, batches.routes, requests.routes)
-    own = (text.routes, budget.routes, adapters.routes)
-    tables = (*generating, *kept, *own, admin.routes, operator.routes, accounts.routes)
+    own = (report.own, text.routes, budget.routes, adapters.routes)
+    admins = (admin.routes, operator.routes, accounts.routes, report.all_tenants)
+    tables = (*generating, *kept, *own, *admins)
     return Edge(Routes((*tables, Pages(tables).routes, web.Web().routes)), state)
 
 

@@ -25,6 +25,7 @@ from tailrace.control.jobs.runner import JobRunner
 from tailrace.control.keys import Principal
 from tailrace.control.models import Loaded, Models
 from tailrace.control.pipeline import Pipeline
+from tailrace.control.report.made import Reports
 from tailrace.control.responses import MemoryResponses, ResponseStore
 from tailrace.control.settings import Settings
 from tailrace.control.streams import Streams
@@ -62,6 +63,7 @@ class AppState:
     accounts: Accounts = field(init=False)
     adapters: Adapters = field(init=False)
     ledger: Ledger = field(init=False)
+    reports: Reports = field(init=False)
     history: History = field(init=False)
     started: float = field(init=False)  # seconds since the epoch
     responses: ResponseStore = field(init=False)
@@ -85,6 +87,7 @@ class AppState:
         self.adapters = Adapters(self.models, self.config.api.lora_folder)
         self.ledger = Ledger(self.keeping, self.clock, self.spill, retention=self.config.data.ledger_retention)
         self.metrics.registry.register(self.ledger)
+        self.reports = Reports(self.keeping)
         self.history = History(self.records, self.keeping, self.clock)
         self.deliveries = Deliveries(self.keeping, self.pipeline.tenants, api.webhook_hosts, self.clock)
         self.deferred = self._deferred()

@@ -186,6 +186,31 @@ def top(
     run_top(url, key, every)
 
 
+@app.command(
+    epilog=examples(
+        "tailrace report",
+        "tailrace report --since 24h --by class,bucket",
+        "tailrace report --since 2027-01-01 --until 2027-02-01 --by tenant,day --format html --output january.html",
+        "tailrace report --tenant acme --format json | jq .total.money",
+    )
+)
+@setting_flags("data.data_folder", "data.database")
+def report(
+    *,
+    since: Annotated[str, typer.Option(help="a time ago, or a date")] = "7d",
+    until: Annotated[str, typer.Option(help="the same; now by default")] = "",
+    by: Annotated[str, typer.Option(help="some of tenant, class, bucket, model, day")] = "tenant,class,bucket",
+    tenant: Annotated[str, typer.Option(help="only of this one")] = "",
+    form: Annotated[str, typer.Option("--format", metavar="table|json|html", help="how to write it")] = "table",
+    output: Annotated[str, typer.Option(metavar="FILE", help="write it there")] = "",
+    loaded: Loaded,
+) -> None:
+    """Report on the requests in the ledger: outcomes, latencies, tokens, device time, money, success; worst first."""
+    from tailrace.cli.report import Wanted, run_report
+
+    run_report(loaded, Wanted(since, until, by, tenant, form, output))
+
+
 @app.command(epilog=examples("tailrace version"))
 def version() -> None:
     """Print the version, and the kernel variants this CPU can run."""

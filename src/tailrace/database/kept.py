@@ -8,6 +8,7 @@ from tailrace.database.feedback import FeedbackTable
 from tailrace.database.files import Files
 from tailrace.database.jobs import Jobs
 from tailrace.database.ledger import LedgerTable
+from tailrace.database.reporting import Reporting
 from tailrace.database.responses import Responses
 from tailrace.database.spending import Spending
 from tailrace.database.webhooks import Webhooks
@@ -24,6 +25,7 @@ class Kept:
         self.ledger = LedgerTable(database)
         self.feedback = FeedbackTable(database)
         self.spending = Spending(database)
+        self.reporting = Reporting(database)
 
     async def close(self) -> None:
         await self.database.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from tailrace.figures.chart import Chart
+from tailrace.frozen import frozen
 
 WIDTH, HEIGHT = 460, 280
 LEFT, RIGHT, TOP, BOTTOM = 58, 24, 30, 42
@@ -15,16 +16,39 @@ STYLE = (
     "body{font:14px system-ui,sans-serif;margin:24px;color:#1f2328;background:#fff}h1{font-size:18px}"
     "svg{margin:0 16px 16px 0;font:11px system-ui,sans-serif}.grid{stroke:#d8dee4}.axis{stroke:#57606a}"
     ".title{font-size:13px;font-weight:600}li{color:#9a6700}"
+    "table{border-collapse:collapse;margin:0 0 16px}td,th{padding:2px 10px;text-align:right;white-space:nowrap}"
+    "th{border-bottom:1px solid #57606a;font-weight:600}tr:nth-child(even){background:#f6f8fa}"
+    "td.name,th.name{text-align:left}"
 )
 
 
-def page(title: str, charts: Sequence[Chart], notes: Sequence[str]) -> str:
+@frozen
+class Sheet:
+    """A table of texts: the first `names` columns stand left, numbers right."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    names: int = 1
+
+
+def page(title: str, charts: Sequence[Chart], notes: Sequence[str], sheets: Sequence[Sheet] = ()) -> str:
+    """Whatever is in the texts, nothing of it is markup."""
     parts = ["<!doctype html>", '<html lang="en"><head><meta charset="utf-8">', f"<title>{escape(title)}</title>"]
     parts += [f"<style>{STYLE}</style></head><body>", f"<h1>{escape(title)}</h1>"]
+    parts += [sheet(each) for each in sheets]
     parts += [svg(chart) for chart in charts] or ["<p>No request was answered.</p>"]
     if notes:
         parts += ["<ul>", *(f"<li>{escape(note)}</li>" for note in notes), "</ul>"]
     return "\n".join([*parts, "</body></html>", ""])
+
+
+def sheet(table: Sheet) -> str:
+    def cells(kind: str, texts: Iterable[str]) -> str:
+        marks = (' class="name"' if place < table.names else "" for place, _ in enumerate(table.columns))
+        return "".join(f"<{kind}{mark}>{escape(text)}</{kind}>" for mark, text in zip(marks, texts, strict=True))
+
+    rows = (f"<tr>{cells('td', row)}</tr>" for row in table.rows)
+    return "\n".join(["<table>", f"<tr>{cells('th', table.columns)}</tr>", *rows, "</table>"])
 
 
 def svg(chart: Chart) -> str:
