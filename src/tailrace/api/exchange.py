@@ -89,7 +89,7 @@ class Exchange(Response):
         standing = await overflow(self._state, self._answering, self._request, self._body, error)
         if standing is None:
             raise error
-        self._answering.status = 202
+        self._answering.outcome, self._answering.status = "deferred", 202
         await self.reply(accepted(standing))
 
     async def reply(self, response: Response) -> None:

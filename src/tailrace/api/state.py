@@ -89,7 +89,7 @@ class AppState:
         self.metrics.registry.register(self.ledger)
         self.reports = Reports(self.keeping)
         self.history = History(self.records, self.keeping, self.clock)
-        self.deliveries = Deliveries(self.keeping, self.pipeline.tenants, api.webhook_hosts, self.clock)
+        self.deliveries = self._deliveries()
         self.deferred = self._deferred()
         batches = Batches(self.plane, self.keeping, most_bytes=api.max_body_bytes)
         kinds: dict[str, JobKind] = {BATCH: batches, **dict.fromkeys(KINDS, self.deferred)}
@@ -107,6 +107,10 @@ class AppState:
             return MemoryResponses(most)
         retention = self.config.data.response_retention
         return DurableResponses(self.keeping, self.clock, most=most, retention=retention)
+
+    def _deliveries(self) -> Deliveries:
+        hosts, retention = self.config.api.webhook_hosts, self.config.data.response_retention
+        return Deliveries(self.keeping, self.pipeline.tenants, hosts, self.clock, retention=retention)
 
     def _deferred(self) -> Deferred:
         most, retention = self.config.control.max_deferred, self.config.data.response_retention

@@ -104,7 +104,11 @@ async def cancel(request: Request, response_id: str) -> Response:
     if standing is None:
         await _kept(request, response_id)
         raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
-    return json_reply((await state_of(request).deferred.cancel(standing)).response())
+    state = state_of(request)
+    standing = await state.deferred.cancel(standing)
+    if standing.status == "cancelled":  # also where it was whole already, and only not noted as such
+        await state.responses.delete(principal_of(request).tenant, response_id)
+    return json_reply(standing.response())
 
 
 async def _body(request: Request, response_id: str) -> bytes:

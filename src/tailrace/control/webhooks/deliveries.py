@@ -34,19 +34,30 @@ _AFTER = (5.0, 30.0, 120.0, 600.0, 3600.0, 6 * 3600.0, 12 * 3600.0, 12 * 3600.0)
 _LEASE = 60.0  # seconds that a try may take, notes included
 _LOOK = 5.0  # seconds between looks for what others have left
 _AT_ONCE = 16
+_SWEEP = 3600.0  # seconds between looks for what is too old
 
 
 class Deliveries:
     """`hosts`: where webhooks may go; without any nothing runs. `start()` with a running loop, `close()` in the end.
-    `nudge()` when there is something to send. `seed` is of the jitter between tries."""
+    `nudge()` when there is something to send. `retention`: seconds after which one that has ended is forgotten; 0:
+    never. `seed` is of the jitter between tries."""
 
     def __init__(
-        self, keeping: Keeping, tenants: Tenants, hosts: Sequence[str], clock: Clock, *, seed: int = 0
+        self,
+        keeping: Keeping,
+        tenants: Tenants,
+        hosts: Sequence[str],
+        clock: Clock,
+        *,
+        retention: float = 0.0,
+        seed: int = 0,
     ) -> None:
         self._keeping = keeping
         self._tenants = tenants
         self._hosts = hosts
         self._clock = clock
+        self._retention = retention
+        self._swept = 0.0
         self._random = random.Random(seed)
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -102,9 +113,16 @@ class Deliveries:
             await kept.webhooks.ripen(self._clock.wall(), self._event)
             found = await kept.webhooks.claim(self._clock.wall(), _LEASE, _AT_ONCE)
             await asyncio.gather(*(self._deliver(kept, poster, each) for each in found))
+            await self._sweep(kept)
         except Unavailable:
             return False
         return bool(found)
+
+    async def _sweep(self, kept: Kept) -> None:
+        now = self._clock.wall()
+        if self._retention and now - self._swept >= _SWEEP:
+            self._swept = now
+            await kept.webhooks.forget(now - self._retention)
 
     def _event(self, webhook: Webhook, kind: str, ended_as: str) -> str:
         """OpenAI's form of an event, which names what it is about and holds nothing of it."""
