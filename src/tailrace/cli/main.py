@@ -132,6 +132,30 @@ def keys_new(
     print_new_key(name, scope or [], expires)
 
 
+@app.command(
+    epilog=examples(
+        "tailrace export ledger.csv --since 2027-01-01 --tenant acme",
+        "tailrace export ledger.parquet --format parquet --database postgresql://user@host/tailrace",
+    )
+)
+@setting_flags("data.data_folder", "data.database")
+def export(
+    file: Annotated[str, typer.Argument(help="where the rows go")],
+    *,
+    kind: Annotated[str, typer.Option("--format", help="csv, parquet")] = "csv",
+    since: Annotated[str, typer.Option(help="only requests from this date or time on (UTC)")] = "",
+    until: Annotated[str, typer.Option(help="only requests before this date or time (UTC)")] = "",
+    tenant: Annotated[str, typer.Option(help="only this tenant's")] = "",
+    loaded: Loaded,
+) -> None:
+    """Write the ledger to a file: a row for each request, and what was said of it."""
+    from tailrace.cli.export import moment, run_export
+    from tailrace.database.export import Wanted
+
+    wanted = Wanted(moment(since, "--since"), moment(until, "--until"), tenant)
+    run_export(loaded.config.data, file, kind, wanted)
+
+
 @config_app.command(epilog=examples("tailrace config explain", "tailrace config explain --config tailrace.toml"))
 @loaded_settings
 def explain(model: ModelArgument = None, *, loaded: Loaded) -> None:

@@ -46,6 +46,10 @@ class Database:
     def sqlite(self) -> bool:
         return self._url.get_backend_name() == "sqlite"
 
+    def exists(self) -> bool:
+        """Of SQLite: whether there is such a file."""
+        return Path(self._url.database or "").is_file()
+
     def __str__(self) -> str:
         """Without the password."""
         return self._url.set(drivername=self._url.get_backend_name()).render_as_string(hide_password=True)
