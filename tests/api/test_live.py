@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import threading
 from typing import Any
 
@@ -320,6 +322,28 @@ async def test_a_refused_client_that_stays_is_closed(monkeypatch: pytest.MonkeyP
         async with asyncio.timeout(120):
             await lost.wait()
         await caller.leave()
+
+
+async def test_a_connection_that_breaks_is_not_kept_for_its_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken: list[tuple[BoundedConnection, Exception | None]] = []
+    lose = BoundedConnection.connection_lost
+
+    def losing(self: BoundedConnection, error: Exception | None) -> None:
+        lose(self, error)
+        broken.append((self, error))
+
+    monkeypatch.setattr(BoundedConnection, "connection_lost", losing)
+    async with live(make_state()) as base:
+        caller = Caller(base)
+        await caller.send(chat(max_tokens=1))
+        await caller.reader.readuntil(b"}]")
+        reset = struct.pack("ii", 1, 0)  # what closing sends: not an end, but that nothing counts any more
+        caller.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        caller.writer.transport.abort()
+        await until(lambda: broken)
+    (gone, error) = broken[0]
+    assert isinstance(error, ConnectionResetError)
+    assert gone.timeout_keep_alive_task is None
 
 
 async def test_a_client_that_takes_nothing_is_gone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from tailrace.api.state import AppState, state_of
 from tailrace.api.wire import header
 from tailrace.control.keys import Principal
 from tailrace.errors import Forbidden, RequestError
+from tailrace.observe import current
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _OWN_NAME = re.compile(r"(127\.0\.0\.1|\[::1\]|localhost)(:\d{1,5})?")  # in a Host header
@@ -43,6 +44,7 @@ def _identify(request: Request) -> Principal:
     state = state_of(request)
     principal = state.pipeline.tenants.identify(_key(request), state.clock.wall())
     request.scope["state"]["principal"] = principal
+    current.identified(principal.tenant)
     return principal
 
 

@@ -68,6 +68,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self._refused is not None:
             self._refused.cancel()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # which keeps all this for its time, where a connection breaks
         for leave in tuple(self._leavers):
             leave()
 

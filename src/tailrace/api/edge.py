@@ -17,7 +17,7 @@ from tailrace.api.state import AppState
 from tailrace.api.table import Endpoint
 from tailrace.api.wire import ClientGone
 from tailrace.errors import TailraceError
-from tailrace.observe.current import CURRENT
+from tailrace.observe import current
 from tailrace.observe.ended import Ended, outcome_of
 from tailrace.observe.timeline import Timeline
 from tailrace.observe.trace_context import TraceContext
@@ -43,7 +43,7 @@ class Edge:
         timeline = Timeline(self._state.clock)
         scope["app"] = self  # the router raises what it refuses
         scope.setdefault("state", {}).update(tailrace=self._state, timeline=timeline, request_id=request_id)
-        CURRENT.set(scope["state"])
+        current.begin(request_id)
         if self._state.trace_ratio is not None:
             timeline.facts["trace"] = TraceContext.of(scope["headers"], self._state.trace_ratio)
         status = 0  # of the answer, once it has begun

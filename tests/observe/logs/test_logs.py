@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+from contextvars import copy_context
 from typing import Any, BinaryIO, cast
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from tailrace.backends.fake import FakeBackend
 from tailrace.backends.faulty import Fault, FaultyBackend, Kind
 from tailrace.config import Config, load
-from tailrace.observe.current import CURRENT
+from tailrace.observe.current import begin, identified
 from tailrace.observe.ended import Ended
 from tailrace.observe.logs.logs import Logs, logging_to
 from tailrace.observe.logs.writer import BOUND, Writer
@@ -66,20 +67,19 @@ def test_a_line_has_its_fields() -> None:
 
 
 def test_a_line_of_a_request_says_which_and_whose() -> None:
-    class Caller:
-        tenant = "acme"
-
     def say() -> None:
-        token = CURRENT.set({"request_id": "r-1", "principal": Caller()})
-        log.info("with a tenant")
-        CURRENT.set({"request_id": "r-2"})
-        log.info("without")
-        CURRENT.reset(token)
+        identified("nobody's")
         log.info("of none")
+        begin("r-1")
+        identified("acme")
+        log.info("with a tenant")
+        begin("r-2")
+        log.info("without")
 
-    said = [(line.get("request_id"), line.get("tenant")) for line in as_json(say)]
-    assert said == [("r-1", "acme"), ("r-2", None), (None, None)]
-    assert "[request r-1]" in written("text", say)[0]
+    lines = as_json(lambda: copy_context().run(say))
+    said = [(line.get("request_id"), line.get("tenant")) for line in lines]
+    assert said == [(None, None), ("r-1", "acme"), ("r-2", None)]
+    assert "[request r-1]" in written("text", lambda: copy_context().run(say))[1]
 
 
 @pytest.mark.parametrize(("level", "shown"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])

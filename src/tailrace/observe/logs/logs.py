@@ -11,7 +11,7 @@ from functools import partial
 from typing import BinaryIO
 
 from tailrace.config import Config
-from tailrace.observe.current import current
+from tailrace.observe.current import about
 from tailrace.observe.ended import Ended
 from tailrace.observe.logs.lines import JsonLines, Lines, TextLines
 from tailrace.observe.logs.redact import Redactor, secrets_of
@@ -39,7 +39,7 @@ class Logs(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self.writer.put(self.lines.of_record(record, current()))
+            self.writer.put(self.lines.of_record(record, about()))
         except Exception:  # logging must not end what logs, nor show arguments that do not fit
             self.writer.put(self._warning(f"a line of {record.name} could not be made: {record.msg!s}"))
 

@@ -45,9 +45,17 @@ class Writer:
     # --- in the thread
 
     def _run(self) -> None:
-        while (line := self._queue.get()) is not None:
-            self._closing.wait(_PAUSE)
-            self._write([line, *self._more()])
+        while self._turn():
+            pass
+
+    def _turn(self) -> bool:
+        """False at the end. While it waits for the next line it keeps none of the last ones."""
+        line = self._queue.get()
+        if line is None:
+            return False
+        self._closing.wait(_PAUSE)
+        self._write([line, *self._more()])
+        return True
 
     def _more(self) -> list[Line]:
         lines: list[Line] = []
