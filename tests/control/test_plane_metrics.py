@@ -105,7 +105,7 @@ async def test_predictions_are_held_against_what_came() -> None:
     await reading
     at = {"quantity": "ttft", **MODEL}
     assert plane.sample("actual_over_predicted_count", **at) == 1
-    assert plane.sample("prediction_ratio", quantity="ttft", quantile="0.5") > 0
+    assert plane.sample("prediction_ratio", quantity="ttft", percentile="p50") > 0
 
 
 async def test_a_fair_order_and_a_drain_are_shown() -> None:

@@ -46,9 +46,11 @@ class PlaneMetrics(Collector):
         yield gauge("queue_oldest_seconds", "Since when the oldest of them waits", ("class",), oldest)
 
     def _predictions(self) -> Iterator[Metric]:
-        recent: dict[Labels, float] = {(name, f"{part:g}"): ratio for name, part, ratio in self._pipeline.quantiles()}
+        recent: dict[Labels, float] = {
+            (name, f"p{100 * part:.0f}"): ratio for name, part, ratio in self._pipeline.quantiles()
+        }
         text = "What requests took over what was predicted"
-        yield gauge("prediction_ratio", f"{text}, of recent ones", ("quantity", "quantile"), recent)
+        yield gauge("prediction_ratio", f"{text}, of recent ones", ("quantity", "percentile"), recent)
         seen: dict[Labels, Buckets] = {}
         for lane in self._pipeline.lanes:
             for quantity, errors in lane.foresight.errors.items():

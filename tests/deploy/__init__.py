@@ -1,0 +1,1 @@
+"""What deploy/ holds, tried with the real programs where they are installed."""
