@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx
+import pytest
 
 from tailrace.api.state import AppState
+from tailrace.backends.fake import FakeBackend
 from tailrace.clock import ManualClock
 from tailrace.control.keys import digest
 from tailrace.policy import KeyPolicy, Policy, Price, Prices, Quota, TenantPolicy
-from tests.serving import chat, in_process, make_state
+from tests.serving import chat, in_process, live, make_state, patient, until
 
 CHAT = "/v1/chat/completions"
 UNIT = 10**9
@@ -133,3 +137,45 @@ async def test_a_caller_sees_how_its_budgets_stand() -> None:
     assert rows["acme", "requests_per_minute"]["renews_at"] is None
     assert {row["scope"] for row in others["limits"]} == {"acme"}
     assert admin == [day]
+
+
+async def test_budget_ledger_and_answers_agree_after_a_burst_with_disconnects(tmp_path: Path) -> None:
+    """120 at once, of which every fifth leaves in the middle: what is spent is the sum of all prices, and within the
+    budget."""
+    keys = (KeyPolicy("ci", f"sha256:s:{digest('acme', 's')}"),)
+    tenant = TenantPolicy("acme", limits=Quota(money_per_day=500), keys=keys, max_waiting_requests=300)
+    backend = FakeBackend(max_sequences=8, step_seconds=0.001)
+    database = f"sqlite:///{tmp_path / 'kept.db'}"
+    state = make_state(backend, policy=Policy((tenant,), prices=PRICES), database=database)
+    state.keeping.start()
+    state.ledger.start()
+    answered: list[int] = []
+
+    async def one(number: int, client: httpx.AsyncClient) -> int:
+        if number % 5:
+            answer = await post(client, max_tokens=1 + number % 7)
+            answered.extend([price(answer)] if answer.status_code == 200 else [])
+            return answer.status_code
+        sent = {"authorization": "Bearer acme"}
+        body = chat("x" * 100, max_tokens=60, stream=True)
+        async with client.stream("POST", CHAT, json=body, headers=sent) as stream:
+            async for _ in stream.aiter_bytes():
+                break
+        return stream.status_code
+
+    async with live(state) as url, patient(base_url=url) as client:
+        codes = await asyncio.gather(*(one(number, client) for number in range(120)))
+        await until(lambda: not (state.pipeline.running or state.pipeline.waiting))
+        seen = (await client.get("/v1/budget", headers={"authorization": "Bearer acme"})).json()["limits"][0]
+        last = (await post(client, max_tokens=1)).status_code
+    await state.close()
+    kept = await state.keeping.needed()
+    rows = await kept.ledger.latest("acme", 1000)
+    assert len(rows) == 121
+    charged = sum(row["price"] for row in rows[1:]) / 1e6
+    assert (seen["spent"], seen["held"]) == (pytest.approx(charged, abs=1e-9), 0)
+    assert {row["price"] for row in rows if row["status"] == 429} <= {0}
+    assert set(codes) == {200, 429}  # the budget was spent on the way
+    assert sum(answered) / 1e6 <= charged
+    assert last == 429 and charged >= 500  # and nobody was refused before it was
+    await state.keeping.close()

@@ -104,6 +104,8 @@ class Model:
             return full if level + held + want > cap + 1e-6 else Kind.GRANTED
         if not ask.learned[c]:
             return Kind.GRANTED
-        if level >= cap:
-            return Kind.EXHAUSTED if c in BUDGETS else Kind.OVER
+        if c in BUDGETS and level - sum(hold.spent[c] for hold in self.holds.values()) >= cap:
+            return Kind.EXHAUSTED
+        if c not in BUDGETS and level >= cap:
+            return Kind.OVER
         return Kind.PARTIAL if level + held + self.wanted(ask.learned[c], c) > cap + 1e-6 else Kind.GRANTED

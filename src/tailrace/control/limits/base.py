@@ -5,8 +5,9 @@ Every limit of an account is a counter with two parts: `level`, what was spent a
 holds one minute's worth. When a hold is granted, level + held is within the limit. Spending beyond a hold is taken all
 the same; what exceeds the limit then is debt that has to be forgiven before anything new is let in.
 
-A budget's level never falls. That of money begins anew with each calendar day or month of UTC; a request counts, with
-its whole price, in the one in which it ends.
+A budget's level does not fall by itself. It is spent when what has ended makes up all of it: what is known of a running
+request may be corrected, so while that is in the way others wait. That of money begins anew with each calendar day or
+month of UTC; a request counts, with its whole price, in the one in which it ends.
 
 Three kinds of amounts. *Exact* ones (requests, prompt tokens) are known at the door: what does not fit is refused.
 *Learned* ones (output tokens, device-seconds) are expectations: while only the holds of others stand in the way, the

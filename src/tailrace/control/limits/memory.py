@@ -32,7 +32,7 @@ _MEMORY = 60.0  # seconds for which an ended hold is known to have ended
 @dataclass(slots=True)
 class _Counters:
     """Of one account. `promised`: what callers have been told to come back for; it leaks like the level. `open`: what
-    live holds have spent, which is where a level begins anew; `ends`: when that will be."""
+    live holds have spent of budgets, which is where a level begins anew; `ends`: when that will be."""
 
     at: float
     level: list[float] = field(default_factory=lambda: [0.0] * _SIZE)
@@ -195,7 +195,7 @@ class MemoryLimits:
     def _open(self, record: _Record, spent: Amounts) -> None:
         """Live holds have spent so much more; an ended one takes its part away again."""
         for name in record.held:
-            for c in WINDOWS:
+            for c in BUDGETS:
                 self._accounts[name].open[c] += spent[c]
 
     def _take(self, record: _Record, accounts: Sequence[Account], amounts: Amounts) -> None:
@@ -243,8 +243,10 @@ def _learned(counters: _Counters, c: int, cap: int, amount: int) -> tuple[Kind, 
     over = level + counters.held[c] + want - cap
     if not want:
         return Kind.GRANTED, None
-    if level >= cap:
-        return (Kind.EXHAUSTED, None) if c in BUDGETS else (Kind.OVER, (level - cap + 1 + counters.promised[c]) / rate)
+    if level >= cap and c not in BUDGETS:
+        return Kind.OVER, (level - cap + 1 + counters.promised[c]) / rate
+    if level - counters.open[c] >= cap:
+        return Kind.EXHAUSTED, None
     if over <= TOLERANCE:
         return Kind.GRANTED, None
     return Kind.PARTIAL, None if c in BUDGETS else over / rate

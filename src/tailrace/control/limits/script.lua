@@ -8,7 +8,7 @@
 -- PREFIX:leases      sorted set: hold -> when its lease ends (microseconds)
 -- PREFIX:hold:ID     hash: a = accounts (names, tab separated), s1..s8 spent, NAME:1..NAME:8 held; or e = 1, ended
 -- PREFIX:acct:NAME   hash: t = when levels were brought up to date, l1..l8 level, h1..h8 held, p1..p8 promised,
---                    e7, e8 = when the day and the month end, o7, o8 = what live holds have spent of them
+--                    o6..o8 = what live holds have spent of budgets, e7, e8 = when the day and the month end
 --
 -- Counters: 1 requests, 2 prompt tokens, 3 output tokens, 4 device microseconds, 5 sequences, 6 budget microseconds,
 --           7 millionths of money in a day of UTC, 8 in a month.
@@ -71,7 +71,7 @@ local function free(other)
         local held = tonumber(redis.call('HGET', key, name .. ':' .. c) or '0')
         if held ~= 0 then redis.call('HINCRBY', prefix .. ':acct:' .. name, 'h' .. c, whole(-held)) end
       end
-      for c = MONEY, MONTH do
+      for c = BUDGET, MONTH do
         local spent = tonumber(redis.call('HGET', key, 's' .. c) or '0')
         if spent ~= 0 then redis.call('HINCRBY', prefix .. ':acct:' .. name, 'o' .. c, whole(-spent)) end
       end
@@ -96,8 +96,8 @@ for _, account in ipairs(accounts) do
     account.promised[c] = math.max((known['p' .. c] or 0) - fallen, 0)
     account.held[c] = known['h' .. c] or 0
   end
+  for c = BUDGET, MONTH do account.open[c] = known['o' .. c] or 0 end
   for c = MONEY, MONTH do
-    account.open[c] = known['o' .. c] or 0
     account.ends[c] = known['e' .. c] or 0
     if now >= account.ends[c] then account.level[c], account.ends[c] = account.open[c], window_end(c) end
   end
@@ -111,8 +111,10 @@ local function save()
       table.insert(fields, 'p' .. c); table.insert(fields, real(account.promised[c]))
       table.insert(fields, 'h' .. c); table.insert(fields, whole(account.held[c]))
     end
-    for c = MONEY, MONTH do
+    for c = BUDGET, MONTH do
       table.insert(fields, 'o' .. c); table.insert(fields, whole(account.open[c]))
+    end
+    for c = MONEY, MONTH do
       table.insert(fields, 'e' .. c); table.insert(fields, whole(account.ends[c]))
     end
     redis.call('HSET', account.key, unpack(fields))
@@ -144,9 +146,9 @@ local function look(account, c)
     if want > cap then return 4, -1 end
     return held + want > cap and 1 or 0, -1
   end
-  if want > 0 and level >= cap then
-    if c >= BUDGET then return 3, c >= MONEY and account.ends[c] - now or -1 end
-    return 2, (level - cap + 1 + account.promised[c]) / rate
+  if want > 0 and c < BUDGET and level >= cap then return 2, (level - cap + 1 + account.promised[c]) / rate end
+  if want > 0 and c >= BUDGET and level - account.open[c] >= cap then
+    return 3, c >= MONEY and account.ends[c] - now or -1
   end
   local over = level + held + want - cap
   if want == 0 or over <= TOLERANCE then return 0, -1 end
@@ -201,7 +203,7 @@ local function put(spent)
   for c = 1, SIZE do table.insert(fields, 's' .. c); table.insert(fields, whole(spent[c])) end
   redis.call('HSET', hold_key, unpack(fields))
   for _, account in ipairs(accounts) do
-    for c = MONEY, MONTH do account.open[c] = account.open[c] + spent[c] end
+    for c = BUDGET, MONTH do account.open[c] = account.open[c] + spent[c] end
   end
 end
 
@@ -267,7 +269,7 @@ if op == 'change' then
       if account.caps[c] == 0 then left = math.min(left, held) end
       account.held[c] = account.held[c] + left - held
       if left ~= held then table.insert(fields, field); table.insert(fields, whole(left)) end
-      if c >= MONEY then account.open[c] = account.open[c] + delta - (done and spent[c] or 0) end
+      if c >= BUDGET then account.open[c] = account.open[c] + delta - (done and spent[c] or 0) end
     end
   end
   if done then
