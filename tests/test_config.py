@@ -99,6 +99,36 @@ def test_a_wrong_value_names_key_value_source_and_what_is_accepted(name: str, va
     assert caught.value.param == name
 
 
+def test_everything_that_is_wrong_is_named(tmp_path: Path) -> None:
+    text = """
+[control]
+long_prompt = 0
+nothing = 3
+[nowhere]
+x = 1
+[[tenants]]
+name = "a"
+weight = -1
+limits = {concurrency = -2, foo = 1}
+[[tenants]]
+name = "b"
+mode = "loose"
+[[rules]]
+route = "chat"
+"""
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path / "a.toml", text), {"TAILRACE_ENGINE_THREADS": "many"}, {"api.port": "x"})
+    first, *lines = caught.value.message.splitlines()
+    assert first == f"{len(lines)} settings are wrong:"
+    named = (
+        "nowhere", "control.long_prompt", "control.nothing", "engine.threads", "api.port", "tenants[0].weight",
+        "tenants[0].limits.concurrency", "tenants[0].limits.foo", "tenants[1].mode", "rules[0].class",
+    )  # fmt: skip
+    assert len(lines) == len(caught.value.parts) == len(named)
+    for name, line in zip(named, lines, strict=True):
+        assert name in line
+
+
 def test_unknown_keys_name_the_nearest_known_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown setting engine\.thread .*engine\.threads"):
         load(write(tmp_path / "a.toml", "[engine]\nthread = 1\n"), {})

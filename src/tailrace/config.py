@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 
 from tailrace.errors import ConfigError
 from tailrace.frozen import frozen
-from tailrace.knobs import Rule, convert, knob
+from tailrace.knobs import Mistakes, Rule, convert, knob
 from tailrace.policy import TABLES, Policy, read_policy
 
 
@@ -277,16 +277,22 @@ def load(file: str = "", environ: Mapping[str, str] | None = None, flags: Mappin
     """Lay the sources over the defaults and check the result.
 
     `environ` defaults to the process environment; `flags` maps setting names ("engine.threads") to raw values.
-    Raises ConfigError naming the key, the value and its source.
+    Raises ConfigError naming the key, the value and its source, for all that is wrong.
     """
     known = {setting.name: setting for setting in settings()}
     values: dict[str, object] = {}
     origins = dict.fromkeys(known, "default")
     tree = _read_toml(Path(file)) if file else {}
-    for name, raw, origin in _sources(known, (file, tree), os.environ if environ is None else environ, flags or {}):
-        values[name] = parse(known[name], raw, origin)
+    mistakes, policy = Mistakes(), Policy()
+    given = _sources(known, (file, tree), os.environ if environ is None else environ, flags or {}, mistakes)
+    for name, raw, origin in given:
+        with mistakes.noted():
+            values[name] = parse(known[name], raw, origin)
         origins[name] = origin
-    config = _assemble(values, read_policy(tree, file))
+    with mistakes.noted():
+        policy = read_policy(tree, file)
+    mistakes.tell()
+    config = _assemble(values, policy)
     keys = _read_key_file(config.api.api_key_file) if config.api.api_key_file else ()
     config = replace(config, api=replace(config.api, api_keys=config.api.api_keys + keys))
     tables = {name: table for name, table in tree.items() if name in TABLES}
@@ -360,17 +366,22 @@ def _sources(
     file: tuple[str, Mapping[str, object]],
     environ: Mapping[str, str],
     flags: Mapping[str, object],
+    mistakes: Mistakes,
 ) -> Iterator[tuple[str, object, str]]:
-    """(setting name, raw value, origin), weakest source first. `file` is its name and what it holds."""
-    for name, raw in _flat(file[1], file[0]).items():
-        yield _expect(name, known, file[0]), raw, file[0]
+    """(setting name, raw value, origin), weakest source first. `file` is its name and what it holds. Names that are
+    none are noted and left out."""
+    for name, raw in _flat(file[1], file[0], mistakes).items():
+        with mistakes.noted():
+            yield _expect(name, known, file[0]), raw, file[0]
     variables = {_PREFIX + name.replace(".", "_").upper(): name for name in known}
     for variable in sorted(environ):
         if variable.startswith(_PREFIX) and not _SERVICE_LINK.fullmatch(f"{variable}={environ[variable]}"):
-            _expect(variable, variables, "environment")
-            yield variables[variable], environ[variable], variable
+            with mistakes.noted():
+                _expect(variable, variables, "environment")
+                yield variables[variable], environ[variable], variable
     for name, raw in flags.items():
-        yield _expect(name, known, "flags"), raw, known[name].flag
+        with mistakes.noted():
+            yield _expect(name, known, "flags"), raw, known[name].flag
 
 
 def _expect(name: str, known: Mapping[str, object], origin: str) -> str:
@@ -389,16 +400,18 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise ConfigError(f"{path} is not valid TOML: {error}", param="--config") from error
 
 
-def _flat(tree: Mapping[str, object], path: str) -> dict[str, object]:
+def _flat(tree: Mapping[str, object], path: str, mistakes: Mistakes) -> dict[str, object]:
     """{"engine": {"threads": 1}} -> {"engine.threads": 1}."""
     flat: dict[str, object] = {}
     for section, entries in tree.items():
         if section in TABLES:
             continue
-        if not isinstance(entries, dict):
-            raise ConfigError(f"{path}: {section} stands outside a section ({', '.join(_SECTIONS)})", param=section)
-        _expect(section, dict.fromkeys((*_SECTIONS, *sorted(TABLES))), path)
-        flat.update({f"{section}.{key}": value for key, value in entries.items()})
+        with mistakes.noted():
+            if not isinstance(entries, dict):
+                text = f"{path}: {section} stands outside a section ({', '.join(_SECTIONS)})"
+                raise ConfigError(text, param=section)
+            _expect(section, dict.fromkeys((*_SECTIONS, *sorted(TABLES))), path)
+            flat.update({f"{section}.{key}": value for key, value in entries.items()})
     return flat
 
 

@@ -216,6 +216,9 @@ class StoreError(TailraceError):
 
 
 class ConfigError(TailraceError):
+    """`parts`: where several things are wrong, each of them."""
+
+    parts: tuple[ConfigError, ...] = ()
     code = "config"
     domain = Domain.INGRESS
     kind = ErrorKind.FORMAT

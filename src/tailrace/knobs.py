@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import field
 from decimal import Decimal
 from typing import Any
 
+from tailrace.errors import ConfigError
 from tailrace.frozen import frozen
 
 _KINDS = {
@@ -64,6 +67,30 @@ class Rule:
         if self.low is None and self.high is None:
             return ""
         return f" from {self.low:g} to {self.high:g}" if self.high is not None else f" of at least {self.low:g}"
+
+
+class Mistakes:
+    """All that is wrong with some settings, instead of the first: `with mistakes.noted():` around each."""
+
+    def __init__(self) -> None:
+        self._found: list[ConfigError] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            self._found += error.parts or (error,)
+
+    def tell(self) -> None:
+        """Raises ConfigError where there was any."""
+        if len(self._found) == 1:
+            raise self._found[0]
+        if self._found:
+            lines = "".join(f"\n  {error.message}" for error in self._found)
+            several = ConfigError(f"{len(self._found)} settings are wrong:{lines}", param=self._found[0].param)
+            several.parts = tuple(self._found)
+            raise several
 
 
 def knob(default: object, help: str, **rule: Any) -> Any:

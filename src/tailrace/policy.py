@@ -18,7 +18,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from tailrace.errors import ConfigError
 from tailrace.frozen import frozen
-from tailrace.knobs import Rule, convert, knob
+from tailrace.knobs import Mistakes, Rule, convert, knob
 
 SCOPES = ("inference", "admin")
 PRIORITIES = ("high", "normal", "background")  # names of the bands, first served first
@@ -192,21 +192,23 @@ def read(kind: type[T], table: object, where: str, origin: str, base: T | None =
         raise ConfigError(f"{where} ({origin}) must be a table", param=where)
     types = get_type_hints(kind)
     known: dict[str, Field[Any]] = {each.metadata.get("key", each.name): each for each in fields(kind)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    mistakes = Mistakes()
     for name in table:
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
-            raise ConfigError(f"unknown setting {_join(where, name)} ({origin}); the nearest known one is {near}")
-    values = {
-        each.name: _value(each, types[each.name], table[name], (_join(where, name), origin))
-        for name, each in known.items()
-        if name in table
-    }
+        with mistakes.noted():
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
+                raise ConfigError(f"unknown setting {_join(where, name)} ({origin}); the nearest known one is {near}")
+            each = known[name]
+            values[each.name] = _value(each, types[each.name], table[name], (_join(where, name), origin))
+    for name, each in known.items():
+        with mistakes.noted():
+            if base is None and name not in table and each.default is MISSING and each.default_factory is MISSING:
+                raise ConfigError(f"{_join(where, name)} ({origin}) is missing", param=_join(where, name))
+    mistakes.tell()
     if base is not None:
         changed: T = replace(base, **values)  # type: ignore[type-var]
         return changed
-    for name, each in known.items():
-        if name not in table and each.default is MISSING and each.default_factory is MISSING:
-            raise ConfigError(f"{_join(where, name)} ({origin}) is missing", param=_join(where, name))
     return kind(**values)
 
 
@@ -220,12 +222,22 @@ def _value(item: Field[Any], kind: Any, raw: object, place: tuple[str, str]) -> 
         base = None if item.default is MISSING else item.default
         return _prices(raw, place) if kind is Prices else read(kind, raw, where, origin, base)
     if inner is not None and hasattr(inner, "__dataclass_fields__"):
-        return tuple(read(inner, each, f"{where}[{i}]", origin) for i, each in enumerate(_items(raw, place)))
+        return _tables(inner, _items(raw, place), place)
     if kind == tuple[str, ...]:
         return tuple(str(_plain(str, each, rule, place)) for each in _items(raw, place))
     if kind is RequestClass:
         return RequestClass(str(_plain(str, raw, Rule("", choices=tuple(RequestClass)), place)))
     return _plain(bool if kind == bool | None else kind, raw, rule, place)
+
+
+def _tables(kind: Any, tables: list[object], place: tuple[str, str]) -> tuple[object, ...]:
+    found = []
+    mistakes = Mistakes()
+    for number, table in enumerate(tables):
+        with mistakes.noted():
+            found.append(read(kind, table, f"{place[0]}[{number}]", place[1]))
+    mistakes.tell()
+    return tuple(found)
 
 
 def _plain(kind: object, raw: object, rule: Rule, place: tuple[str, str]) -> object:

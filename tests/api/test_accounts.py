@@ -363,3 +363,43 @@ async def test_a_server_whose_keys_are_all_in_the_database_is_never_open(tmp_pat
         await until(lambda: second.pipeline.tenants.complete)
         assert [await ask(client, key), await ask(client, "")] == [200, 401]
     await ended(second)
+
+
+async def test_drain_over_http_is_a_stop() -> None:
+    state = made(backend=FakeBackend(manual=True), control={"drain_timeout": 600.0})
+    assert isinstance(state.pipeline.backend, FakeBackend)
+    async with live(state) as base, patient() as client:
+        running = asyncio.create_task(client.post(base + CHAT, json=chat(max_tokens=2), headers=ADMIN))
+        await until(lambda: state.pipeline.running == 1)
+        for _ in range(2):
+            answer = await client.post(f"{base}/admin/drain", headers=ADMIN)
+            assert answer.json() == {"draining": True, "running": 1, "waiting": 0, "drain_timeout_s": 600.0}
+        assert (await client.get(f"{base}/health/ready")).status_code == 503
+        late = await client.post(base + CHAT, json=chat(), headers=ADMIN)
+        assert (late.status_code, late.json()["error"]["code"]) == (503, "draining")
+        rows = (await client.get(f"{base}/admin/audit", headers=ADMIN)).json()["data"]
+        assert [(row["action"], row["status"]) for row in rows] == [("drain", 200)] * 2
+        while not running.done():
+            state.pipeline.backend.step()
+            await asyncio.sleep(0)
+        assert running.result().status_code == 200
+
+
+async def test_what_waits_and_runs_is_listed_and_the_settings_too() -> None:
+    state = made(backend=FakeBackend(manual=True, max_sequences=1), api={"admin_keys": ("0" * 64,)})
+    async with in_process(state) as client:
+        tasks = [asyncio.create_task(ask(client, "alice")) for _ in range(3)]
+        await until(lambda: state.pipeline.running == 1 and state.pipeline.waiting == 2)
+        assert [one["tenant"] for one in (await do(client, "GET", "/requests"))["data"]] == ["acme"]
+        found = await do(client, "GET", "/queue?limit=1")
+        assert (len(found["data"]), found["total"], found["data"][0]["waits_for"]) == (1, 2, "machine")
+        settings = {row["name"]: row for row in (await do(client, "GET", "/config"))["data"]}
+        assert settings["api.admin_keys"] == {
+            "name": "api.admin_keys", "value": "1 keys", "source": "program", "live": True
+        }  # fmt: skip
+        assert settings["tenants[0].keys[0].hash"]["value"] == "(kept)"
+        refused = await do(client, "POST", "/reload", status=400)
+        assert "not started from settings" in refused["error"]["message"]
+        for one in [*state.pipeline.waiting_runs(), *state.pipeline.runs()]:
+            await do(client, "POST", f"/requests/{one.id}/cancel")
+        assert set(await asyncio.gather(*tasks)) == {503}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from tailrace.cli.main import app
 from tailrace.config import load
 from tailrace.control.tenants import Tenants
 from tailrace.errors import ConfigError
+from tests.serving import live, make_state
 
 
 def test_a_new_key_works_with_the_lines_printed_for_it(tmp_path: Path) -> None:
@@ -48,3 +52,20 @@ def test_the_printed_moment_is_read_back(tmp_path: Path, expires: str) -> None:
     file.write_text('[[tenants]]\nname = "acme"\n' + result.stderr.partition("[[tenants]] entry:")[2], encoding="utf-8")
     principal = Tenants.of(load(str(file), {}).config).identify(result.stdout.strip(), 0.0)
     assert principal.expires == 4_105_072_800.0
+
+
+async def test_a_key_is_made_at_a_server() -> None:
+    state = make_state(api={"admin_keys": (sha256(b"root").hexdigest(),)})
+    async with live(state) as base:
+
+        def new(*more: str) -> Result:
+            asked = ["keys", "new", "ci", "--url", base, "--key", "root", *more]
+            return CliRunner().invoke(app, asked)
+
+        made = await asyncio.to_thread(new)
+        assert state.pipeline.tenants.identify(made.stdout.strip(), 0.0).key == "ci"
+        assert "until the server ends" in made.stderr
+        again = await asyncio.to_thread(new)
+        assert "has a key ci" in str(again.exception)
+        nobody = await asyncio.to_thread(new, "--tenant", "nobody")
+        assert "no tenant nobody" in str(nobody.exception)

@@ -198,3 +198,21 @@ def test_a_value_is_shown_as_people_write_it() -> None:
 def test_a_password_in_an_address_is_not_shown(url: str, shown: str) -> None:
     (setting,) = (each for each in settings() if each.name == "control.limits_url")
     assert explain_module.shown(setting.rule, url) == shown
+
+
+def test_check_names_what_is_wrong_and_says_so_by_its_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text("[control]\nlong_prompt = 0\n[api]\nport = -1\n")
+    assert call(monkeypatch, "config", "check", "--config", str(file)) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "2 settings are wrong" in said.err
+    assert "control.long_prompt" in said.err
+    assert "api.port" in said.err
+    file.write_text('[[tenants]]\nname = "default"\n')
+    assert call(monkeypatch, "config", "check", "--config", str(file), "--host", "0.0.0.0") == 0
+    said = capsys.readouterr()
+    assert "1 tenants, 0 rules, nothing is wrong" in said.out
+    assert "no API key is set" in said.err

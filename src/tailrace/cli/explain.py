@@ -1,11 +1,11 @@
-"""`tailrace config explain` and `tailrace version`: what this installation would do and why."""
+"""`tailrace config check`, `config explain` and `tailrace version`: what this installation would do and why."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
 
-from tailrace.cli.output import console
-from tailrace.config import Loaded
+from tailrace.cli.output import console, show_warning
+from tailrace.config import Loaded, warnings
 from tailrace.control.explained import rows, shown
 
 
@@ -22,6 +22,17 @@ def print_settings(loaded: Loaded) -> None:
         style = "" if origin == "default" else "bold"
         table.add_row(*(Text(cell) for cell in (name, shown(rule, value), origin, rule.help)), style=style)
     console().print(table)
+
+
+def print_checked(loaded: Loaded) -> None:
+    """They were read without a mistake. What is probably not meant is said on stderr."""
+    for text in warnings(loaded.config):
+        show_warning(text)
+    policy = loaded.config.policy
+    where = loaded.file or "no settings file"
+    console().print(
+        f"{where}: {len(policy.tenants)} tenants, {len(policy.rules)} rules, nothing is wrong", highlight=False
+    )
 
 
 def print_version() -> None:

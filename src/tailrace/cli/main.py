@@ -119,17 +119,38 @@ def chat(
 
 
 @keys_app.command(
-    "new", epilog=examples("tailrace keys new ci", "tailrace keys new ops --scope inference --scope admin")
+    "new",
+    epilog=examples(
+        "tailrace keys new ci",
+        "tailrace keys new ops --scope inference --scope admin",
+        "tailrace keys new ci --url http://gateway:8000 --key sk-... --tenant acme",
+    ),
 )
 def keys_new(
     name: Annotated[str, typer.Argument(help="what logs and records call it")],
     scope: Annotated[list[str] | None, typer.Option(help="inference, admin; may be repeated")] = None,
     expires: Annotated[str, typer.Option(help="a date, for example 2027-01-31")] = "",
+    *,
+    url: Annotated[str, typer.Option(help="make it at this server, which lets it in at once")] = "",
+    key: Annotated[str, typer.Option(help="an API key for that with the scope admin")] = "",
+    tenant: Annotated[str, typer.Option(help="whose it is at that server")] = "default",
 ) -> None:
-    """Make an API key: the key itself is printed once, and the lines with its hash for the settings file."""
-    from tailrace.cli.keys import print_new_key
+    """Make an API key: it is printed once, with the lines of its hash for the settings file, or made at a server."""
+    from tailrace.cli.keys import Server, make_key_at, print_new_key
 
-    print_new_key(name, scope or [], expires)
+    if url:
+        make_key_at(Server(url, key, tenant), name, scope or [], expires)
+    else:
+        print_new_key(name, scope or [], expires)
+
+
+@config_app.command(epilog=examples("tailrace config check --config tailrace.toml"))
+@loaded_settings
+def check(model: ModelArgument = None, *, loaded: Loaded) -> None:
+    """Read the settings as `serve` would, and name everything that is wrong with them. Status 2: something is."""
+    from tailrace.cli.explain import print_checked
+
+    print_checked(loaded)
 
 
 @app.command(

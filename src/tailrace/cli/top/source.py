@@ -54,6 +54,11 @@ class HttpSource:
     async def change(self, tenant: str, fields: dict[str, Any]) -> None:
         await self._ask("PATCH", f"/admin/tenants/{quote(tenant, safe='')}", fields)
 
+    async def new_key(self, tenant: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """As POST /admin/tenants/TENANT/keys answers: with the key, this once."""
+        found: dict[str, Any] = await self._ask("POST", f"/admin/tenants/{quote(tenant, safe='')}/keys", fields)
+        return found
+
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
