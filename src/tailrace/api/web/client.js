@@ -1,5 +1,6 @@
 // Requests to the server that this page came from.
 
+import { h } from "./dom.js";
 import { keyFor } from "./keys.js";
 import { EventParser } from "./sse.js";
 
@@ -28,6 +29,20 @@ export async function get(path, { admin = false, signal } = {}) {
 
 export async function post(path, body, { admin = false, signal } = {}) {
   return (await asked(path, posted(body, admin, signal))).json();
+}
+
+/** A form of texts and files. */
+export async function upload(path, fields, { signal } = {}) {
+  const body = new FormData();
+  for (const [name, value] of Object.entries(fields)) body.append(name, value);
+  return (await asked(path, { method: "POST", body, headers: headers(false), signal })).json();
+}
+
+/** Hands what a route answers to the user as a file. */
+export async function download(path, name) {
+  const content = URL.createObjectURL(await (await asked(path, { headers: headers(false) })).blob());
+  h("a", { href: content, download: name }).click();
+  URL.revokeObjectURL(content);
 }
 
 /** A generating route's events, parsed, until [DONE]. `began` gets the answer's headers. Raises ApiError. */
