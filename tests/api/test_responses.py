@@ -181,6 +181,45 @@ async def test_going_on_from_an_earlier_response() -> None:
     assert unanswered.json()["error"]["param"] == "input"
 
 
+async def test_items_of_earlier_responses_by_reference() -> None:
+    backend = talkative()
+    async with in_process(make_state(backend, chat=template(families.CHATML_TOOLS))) as client:
+        first = (await client.post(RESPONSES, json=body(tools=[LOOK]))).json()
+        call = first["output"][-1]
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "20 °C"}
+        said = [{"role": "user", "content": "Look, Žďár."}, {"type": "item_reference", "id": call["id"]}, result]
+        second = await client.post(RESPONSES, json={"input": said, "tools": [LOOK]})
+        written = [said[0], {key: call[key] for key in ("type", "call_id", "name", "arguments")}, result]
+        third = await client.post(RESPONSES, json={"input": written, "tools": [LOOK]})
+        listed = (await client.get(f"{RESPONSES}/{second.json()['id']}/input_items", params={"order": "asc"})).json()
+        lost = await client.post(RESPONSES, json={"input": [{"id": "msg_" + "0" * 34}]})
+        many = await client.post(RESPONSES, json={"input": [{"id": call["id"]}] * 129})
+    assert (second.status_code, third.status_code) == (200, 200)
+    assert backend.prompts[1].tolist() == backend.prompts[2].tolist()
+    assert listed["data"][1] == call
+    assert (lost.status_code, lost.json()["error"]["param"]) == (404, "input[0].id")
+    assert (many.status_code, many.json()["error"]["param"]) == (400, "input")
+
+
+async def test_input_tokens_are_those_of_the_prompt() -> None:
+    async with live(thinking()) as base, AsyncOpenAI(base_url=base + "/v1", api_key="x", max_retries=0) as client:
+        fields: Any = body(tools=[LOOK], instructions="Be brief.")
+        made = await client.responses.create(**fields)
+        counted = await client.responses.input_tokens.count(**fields)
+        assert made.usage is not None
+        assert counted.input_tokens == made.usage.input_tokens
+        on: Any = body(
+            previous_response_id=made.id,
+            input=[{"type": "function_call_output", "output": "20", "call_id": made.output[-1].call_id}],
+            tools=[LOOK],
+        )  # type: ignore[union-attr]
+        later = await client.responses.create(**on)
+        assert later.usage is not None
+        assert (await client.responses.input_tokens.count(**on)).input_tokens == later.usage.input_tokens
+        too_long = await client.responses.input_tokens.count(model="fake", input="x" * 5000)
+        assert too_long.input_tokens > 5000
+
+
 async def test_pages_of_input_items() -> None:
     said = [{"role": "user", "content": [{"type": "input_text", "text": str(i)}]} for i in range(5)]
     async with live(make_state(talkative("ok"))) as base, AsyncOpenAI(base_url=base + "/v1", api_key="x") as client:

@@ -21,7 +21,6 @@ from tailrace.control.deferred.standing import REQUEST, RESPONSE, Standing
 from tailrace.errors import InvalidRequest, RequestError, TailraceError, Unavailable
 from tailrace.protocol.body import parse
 from tailrace.protocol.responses.answer import response_body
-from tailrace.protocol.responses.items import kept_items
 
 OVERFLOW = "x-tailrace-overflow"
 _WISHES = ("refuse", "job")
@@ -49,7 +48,7 @@ async def background(state: AppState, answering: Answering, body: bytes) -> Stan
     tenant = answering.sender.principal.tenant
     served = answering.check(parsed)
     await answering.route.recall(parsed, state.responses, tenant)  # what it goes on from is there
-    shown, items = parsed.shown(served.name), kept_items(parsed.input or [], answering.id)
+    shown, items = parsed.shown(served.name), parsed.own_items(answering.id)
     begun = response_body(answering.id, int(state.clock.wall()), "queued", shown)
     about = {"response": begun, "items": items}
     wanted = Wanted(

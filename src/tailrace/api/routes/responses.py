@@ -12,18 +12,20 @@ from tailrace.api.auth import authorize, principal_of
 from tailrace.api.deferral import FollowReply, background
 from tailrace.api.exchange import Exchange
 from tailrace.api.openapi import body_schema, errors
-from tailrace.api.plain import json_reply
+from tailrace.api.plain import body_of, json_reply
 from tailrace.api.resumable import last_event
 from tailrace.api.state import state_of
 from tailrace.api.table import Table
 from tailrace.control.answering.answering import Wishes
-from tailrace.control.answering.routes import RESPONSES
+from tailrace.control.answering.off_loop import off_loop
+from tailrace.control.answering.routes import RESPONSES, recall
 from tailrace.control.deferred.standing import RESPONSE, Standing
 from tailrace.database.response import KeptResponse
 from tailrace.errors import InvalidRequest, NotFound
+from tailrace.protocol.body import parse
 from tailrace.protocol.responses.page import Page, page
 from tailrace.protocol.responses.request import ResponsesRequest
-from tailrace.protocol.responses.schema import Deleted, ItemList, ResponseBody
+from tailrace.protocol.responses.schema import Deleted, InputTokens, ItemList, ResponseBody
 
 routes = Table("responses", prefix="/v1/responses", guard=authorize)
 
@@ -52,6 +54,22 @@ class ResponseExchange(Exchange):
             reply = json_reply(standing.response(), parsed)
         self._answering.done()
         await self.reply(reply)
+
+
+@routes.post(
+    "/input_tokens", responses={200: {"model": InputTokens}, **errors()}, openapi_extra=body_schema(ResponsesRequest)
+)
+async def input_tokens(request: Request) -> Response:
+    """How many tokens the prompt of such a response has; nothing is generated."""
+    state, principal = state_of(request), principal_of(request)
+    body = await body_of(request)
+    parsed = await off_loop(len(body), lambda: parse(ResponsesRequest, body))
+    size = len(body) + await recall(parsed, state.responses, principal.tenant)
+    async with state.using(parsed.model, principal, request.state.timeline) as (model, limits):
+        parsed.check(limits)
+        known = (model.template, model.tokenizer, limits, model.dialect)
+        tokens = await off_loop(size, lambda: parsed.tokens(*known))
+    return json_reply({"object": "response.input_tokens", "input_tokens": len(tokens)}, parsed)
 
 
 @routes.get("/{response_id}", responses={200: {"model": ResponseBody}, **errors(400, 401, 403, 404, 503)})

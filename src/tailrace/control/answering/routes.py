@@ -17,6 +17,7 @@ from tailrace.protocol.completions import CompletionRequest
 from tailrace.protocol.messages.answer import MessageAnswer
 from tailrace.protocol.messages.request import MessagesRequest
 from tailrace.protocol.responses.answer import ResponseAnswer
+from tailrace.protocol.responses.items import response_of
 from tailrace.protocol.responses.request import History, ResponsesRequest
 from tailrace.protocol.sampling import Limits
 from tailrace.protocol.vectors import EmbeddingRequest, RerankRequest, ScoreRequest, VectorAnswer, VectorRequest
@@ -34,10 +35,11 @@ def _places(body: VectorRequest) -> int:
     return min(len(body.texts()), AT_ONCE)
 
 
-async def _recall(body: ResponsesRequest, store: ResponseStore, tenant: str) -> int:
+async def recall(body: ResponsesRequest, store: ResponseStore, tenant: str) -> int:
     """Raises InvalidRequest for a response that is not kept."""
+    size = await _refer(body, store, tenant)
     if body.previous_response_id is None:
-        return 0
+        return size
     found = await store.chain(tenant, body.previous_response_id)
     if found is None:
         raise InvalidRequest(
@@ -45,9 +47,21 @@ async def _recall(body: ResponsesRequest, store: ResponseStore, tenant: str) -> 
             param="previous_response_id",
             code="previous_response_not_found",
         )
-    size = sum(kept.size for kept in found)
+    size += sum(kept.size for kept in found)
     body.remember(History(tuple((kept.items, kept.body) for kept in found)))
     return size
+
+
+async def _refer(body: ResponsesRequest, store: ResponseStore, tenant: str) -> int:
+    """Give it the kept items that it refers to, as far as they are there; their bytes."""
+    wanted = set(body.references())
+    if not wanted:
+        return 0
+    made_by = {name: await store.get(tenant, name) for name in {response_of(each) for each in wanted} if name}
+    kept = [each for each in made_by.values() if each is not None]
+    items = [item for each in kept for item in orjson.loads(each.body)["output"]]
+    body.refer({item["id"]: item for item in items if item["id"] in wanted})
+    return sum(each.size for each in kept)
 
 
 async def _keep(answer: ResponseAnswer, store: ResponseStore, tenant: str) -> None:
@@ -64,7 +78,7 @@ CHAT = Route("chat", ChatRequest, ChatAnswer, "chatcmpl-", ask_as_chat)
 COMPLETIONS = Route(
     "completions", CompletionRequest, CompletionAnswer, "cmpl-", _ask_completion, lambda body: len(body.prompt)
 )
-RESPONSES = Route("responses", ResponsesRequest, ResponseAnswer, "resp_", ask_as_chat, recall=_recall, keep=_keep)
+RESPONSES = Route("responses", ResponsesRequest, ResponseAnswer, "resp_", ask_as_chat, recall=recall, keep=_keep)
 MESSAGES = Route("messages", MessagesRequest, MessageAnswer, "msg_", ask_as_chat)
 EMBEDDINGS = Route("embeddings", EmbeddingRequest, VectorAnswer, "embd-", _ask_vectors, _places, vectors=True)
 RERANK = Route("rerank", RerankRequest, VectorAnswer, "rerank-", _ask_vectors, _places, vectors=True)

@@ -4,17 +4,19 @@ message                 a message of its role
 reasoning               thoughts of the assistant's turn
 function_call           a call of the assistant's turn
 function_call_output    a message of role tool, for a call before it
+item_reference          the item of a kept response that has this id
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 from pydantic import ConfigDict
 
-from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.errors import InvalidRequest, NotFound, Unsupported
 from tailrace.protocol.body import Items, Part, missing, needed
 from tailrace.protocol.names import Names
 
@@ -22,6 +24,8 @@ Json = dict[str, Any]
 
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = frozenset(("input_text", "output_text", "reasoning_text", "summary_text"))
+_REFERENCE = "item_reference"
+_MADE = re.compile(r"(?:msg|rs|fc)_([0-9a-f]{32})[0-9a-f]{2,}")  # ids of items of our answers
 _SHOWN = 40  # characters of a client's own word in a message
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 
@@ -50,23 +54,46 @@ class Item(Part):
     summary: Items[Content] | None = None
     encrypted_content: str | None = None
 
+    @property
+    def refers(self) -> bool:
+        """To an item that is kept: what has only an id does."""
+        return self.type == _REFERENCE or (self.type is None and self.role is None)
 
-def kept_items(given: str | Sequence[Item], response_id: str) -> list[Json]:
+
+def kept_items(given: str | Sequence[Item], response_id: str, referred: Mapping[str, Json]) -> list[Json]:
     """The items as they are stored and shown again. Those without an id get one that follows from the response's.
+    `referred`: what references may name, by id.
 
-    Raises InvalidRequest or Unsupported naming the item.
+    Raises InvalidRequest, NotFound or Unsupported naming the item.
     """
     if isinstance(given, str):
         given = [Item(role="user", content=given)]
         return [_message(given[0], "input", _id("message", response_id, 0))]
-    return [_kept(item, f"input[{i}]", response_id, i) for i, item in enumerate(given)]
+    return [
+        _referred(item, f"input[{i}]", referred) if item.refers else _kept(item, f"input[{i}]", response_id, i)
+        for i, item in enumerate(given)
+    ]
+
+
+def response_of(item_id: str) -> str:
+    """The response that has made the item with this id, as its answer names them; empty where none of ours did."""
+    made = _MADE.fullmatch(item_id)
+    return "" if made is None else f"resp_{made[1]}"
+
+
+def _referred(item: Item, where: str, referred: Mapping[str, Json]) -> Json:
+    name = needed(item.id, f"{where}.id")
+    if name not in referred:
+        raise NotFound(f"{where}: no kept response has made an item with the id {name[:_SHOWN]!a}", param=f"{where}.id")
+    return referred[name]
 
 
 def _kept(item: Item, where: str, response_id: str, number: int) -> Json:
-    kind = item.type or ("message" if item.role is not None else "item_reference")
+    kind = item.type or "message"
     if kind not in _PREFIXES:
         raise Unsupported(
-            f"{where}: items of type {kind[:_SHOWN]!a} are not supported here; expected {', '.join(_PREFIXES)}",
+            f"{where}: items of type {kind[:_SHOWN]!a} are not supported here; "
+            f"expected {', '.join((*_PREFIXES, _REFERENCE))}",
             param=f"{where}.type",
         )
     own = item.id or _id(kind, response_id, number)

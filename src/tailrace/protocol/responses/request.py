@@ -7,7 +7,7 @@ dropped until the prompt fits.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,8 +24,9 @@ from tailrace.protocol.prompt import Salted
 from tailrace.protocol.responses.items import Item, Json, Talk, kept_items, turns
 from tailrace.protocol.responses.tools import Choice, ResponseTool, chat_choice, chat_tools
 from tailrace.protocol.sampling import Asking, Further, Limits, task_of
+from tailrace.protocol.tokenize import TokenizeRequest
 from tailrace.text.parsers.dialect import Dialect
-from tailrace.types import Traits
+from tailrace.types import Tokens, Traits
 
 LOGPROBS = "message.output_text.logprobs"
 _INCLUDED = frozenset(
@@ -40,6 +41,7 @@ _INCLUDED = frozenset(
         "code_interpreter_call.outputs",
     )
 )  # but for the first they ask for what there is never any of here
+_MOST_REFERENCES = 128  # of an input: each may be looked up
 _MOST_PAIRS, _MOST_KEY, _MOST_VALUE = 16, 64, 512  # of metadata
 
 # Documented fields that would change what is answered, and the values of them that ask for nothing.
@@ -132,6 +134,7 @@ class ResponsesRequest(Salted, Further, Asking):
     safety_identifier: str | None = Field(None, max_length=64)
     prompt_cache_key: str | None = Field(None, max_length=64)
     _history: History = PrivateAttr(default_factory=History)
+    _referred: dict[str, Json] = PrivateAttr(default_factory=dict)
     _names: Names = PrivateAttr(default_factory=lambda: Names({}))
     _uses_tools: bool = PrivateAttr(default=False)
 
@@ -177,16 +180,48 @@ class ResponsesRequest(Salted, Further, Asking):
         self, request_id: str, template: Template | None, tokenizer: TextModel, limits: Limits, dialect: Dialect
     ) -> Ask:
         """Raises RequestError."""
-        own = kept_items(self.input or [], request_id)
-        simple = isinstance(self.input, str)
-        placed = [(item, "previous_response_id") for item in self._history.items()]
-        placed += [(item, "input" if simple else f"input[{i}]") for i, item in enumerate(own)]
+        own = self.own_items(request_id)
+        placed = self._placed(own)
 
         def attempt(first: int) -> Ask:
             return self._attempt(_without(placed, first), request_id, (template, tokenizer, limits, dialect))
 
         ask = _fitting(attempt, [0, *turns([item for item, _ in placed])]) if self._cuts else attempt(0)
         return replace(ask, about={"response": self.shown(ask.requests[0].model), "input": own, "store": self.stored})
+
+    def tokens(self, template: Template | None, tokenizer: TextModel, limits: Limits, dialect: Dialect) -> Tokens:
+        """The prompt that a response with the same fields has, uncut. Raises RequestError."""
+        talk = Talk(self.instructions, self._placed(self.own_items("")))
+        names = talk.names
+        for path, own in _NAMES.items():
+            names[path] = own
+        fields = {**self._fields(names), "messages": talk.messages}
+        with names.renaming():
+            return TokenizeRequest.model_validate(fields).tokens(template, tokenizer, limits, dialect)
+
+    def references(self) -> list[str]:
+        """Ids of kept items that the input names. Raises InvalidRequest for too many."""
+        items = [] if self.input is None or isinstance(self.input, str) else self.input
+        found = [item.id for item in items if item.refers and item.id is not None]
+        if len(found) > _MOST_REFERENCES:
+            raise InvalidRequest(
+                f"input refers to {len(found)} items; at most {_MOST_REFERENCES} may be", param="input"
+            )
+        return found
+
+    def refer(self, items: Mapping[str, Json]) -> None:
+        """What the references mean, by id."""
+        self._referred = dict(items)
+
+    def own_items(self, response_id: str) -> list[Json]:
+        """The input as it is kept. Raises RequestError."""
+        return kept_items(self.input or [], response_id, self._referred)
+
+    def _placed(self, own: Sequence[Json]) -> list[tuple[Json, str]]:
+        """All items of the conversation, with where the body has them."""
+        simple = isinstance(self.input, str)
+        placed = [(item, "previous_response_id") for item in self._history.items()]
+        return [*placed, *((item, "input" if simple else f"input[{i}]") for i, item in enumerate(own))]
 
     @property
     def stored(self) -> bool:

@@ -97,6 +97,11 @@ class ItemList(Shown):
     has_more: bool
 
 
+class InputTokens(Shown):
+    object: str
+    input_tokens: int
+
+
 class Deleted(Shown):
     id: str
     object: str
