@@ -89,7 +89,9 @@ class ControlConfig:
         choices=("refuse", "admit"),
         live=True,
     )
-    job_lines: int = knob(0, "lines of jobs that run at once; 0: half of what the model takes", low=0)
+    job_lines: int = knob(
+        0, "lines of jobs that run at once; 0: half of the sequences, few beside other requests", low=0
+    )
     drain_timeout: float = knob(30.0, "time running requests get after SIGTERM", unit="seconds", low=0, live=True)
     stall_timeout: float = knob(
         30.0,

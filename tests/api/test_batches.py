@@ -30,7 +30,7 @@ def line(custom_id: str, body: dict[str, Any] | None = None, **fields: Any) -> b
 @asynccontextmanager
 async def server(url: str, backend: FakeBackend | None = None, **options: Any) -> AsyncIterator[tuple[AppState, str]]:
     """Running jobs; everything is closed at the end."""
-    state = make_state(backend or FakeBackend(), database=url, **options)
+    state = make_state(backend or FakeBackend(), database=url, control={"job_lines": 2}, **options)
     state.keeping.start()
     state.runner.start()
     try:

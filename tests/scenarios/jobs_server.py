@@ -17,7 +17,7 @@ from tests.serving import make_state
 
 async def main(database: str, folder: str) -> None:
     instance = Instance(Path(folder))
-    state = make_state(FakeBackend(step_seconds=0.002, max_sequences=8), database=database)
+    state = make_state(FakeBackend(step_seconds=0.002, max_sequences=8), database=database, control={"job_lines": 4})
     state.plane.server = instance.name
 
     def on_listening(address: str) -> None:

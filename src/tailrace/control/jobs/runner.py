@@ -28,6 +28,8 @@ _LEASE = 30.0  # seconds
 _RENEW = 8.0  # seconds between renewals
 _POLL = 5.0  # seconds between looks for jobs that came in elsewhere
 _RAMP = 0.25  # seconds between looks for room, which cost nothing, while lines are there and room is not
+_BESIDE = 32  # a line for so many sequences that the backends take, while others have requests there
+_QUIET = 5.0  # seconds since the last of those was seen, and since the first look
 _AHEAD = 2  # lines that wait for room, so that it is taken at once
 _AGAIN = 1.0  # seconds between tries while the database is away
 _LAST = 5.0  # seconds at the end for what is being written
@@ -38,7 +40,7 @@ T = TypeVar("T")
 
 class JobRunner:
     """`start()` with what is kept started, `close()` in the end. `most`: lines at once, 0: half of what the backends
-    take. `kinds` by the name that jobs have for them."""
+    take, and few while others have requests there. `kinds` by the name that jobs have for them."""
 
     def __init__(self, plane: Plane, keeping: Keeping, kinds: Mapping[str, JobKind], *, most: int = 0) -> None:
         self._plane = plane
@@ -48,6 +50,7 @@ class JobRunner:
         self._woken = asyncio.Event()
         self._stale = True  # something has changed that only the database knows
         self._look_at = 0.0  # when that is taken for granted
+        self._busy_until = 0.0  # others have requests there, or may well have again
         self._ready: dict[str, Job] = {}  # with lines that nobody has, the oldest first
         self._paused: dict[tuple[str, str], float] = {}  # until when nothing of (job, model) is tried
         self._runs: dict[tuple[str, int], tuple[LineRun, asyncio.Task[None]]] = {}
@@ -129,6 +132,8 @@ class JobRunner:
         for name in over:
             del self._paused[name]
         self._stale |= bool(over)
+        if not self._ready:
+            self._busy_until = now + _QUIET
         if self._stale or now >= self._look_at:
             self._stale, self._look_at = False, now + _POLL
             try:
@@ -185,9 +190,11 @@ class JobRunner:
 
     def _places(self) -> int:
         """Lines that could be claimed: what the backends would start now, and a few that wait for them."""
-        lanes = self._plane.pipeline.lanes
+        lanes, now = self._plane.pipeline.lanes, self._plane.clock.now()
+        if any(not run.yields for lane in lanes for run in (*lane.running.values(), *lane.queue)):
+            self._busy_until = now + _QUIET
         slots = sum(lane.backend.caps.max_sequences for lane in lanes)
-        most = self._most or max(slots // 2, 1)
+        most = self._most or max(slots // (_BESIDE if now < self._busy_until else 2), 1)
         starts = sum(max(lane.room().starts, 0) for lane in lanes if not lane.queue)
         waiting = sum(run.waits for run, _ in self._runs.values())
         return min(most - len(self._runs), starts + _AHEAD - waiting)
