@@ -38,11 +38,13 @@ async def test_their_labels_are_those_that_are_told() -> None:
         assert (await client.post("/v1/chat/completions", json=chat(max_tokens=3))).status_code == 200
         assert (await client.post("/v1/chat/completions", json={})).status_code == 400
         text = (await client.get("/metrics")).text
-    expected = told("observability.md")
+    expected, found = told("observability.md"), set()
     for family in text_string_to_metric_families(text):
         name = family.name + "_total" * (family.type == "counter")
+        found.add(name)
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == expected[name], sample
+    assert found == set(shown(state.metrics.registry)), "what is registered is shown"
 
 
 def test_what_operations_names_exists() -> None:

@@ -86,7 +86,7 @@ class AppState:
         )
         self.adapters = Adapters(self.models, self.config.api.lora_folder)
         self.ledger = Ledger(self.keeping, self.clock, self.spill, retention=self.config.data.ledger_retention)
-        self.metrics.registry.register(self.ledger)
+        self.metrics.show(self.ledger)
         self.reports = Reports(self.keeping)
         self.history = History(self.records, self.keeping, self.clock)
         self.deliveries = self._deliveries()

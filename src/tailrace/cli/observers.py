@@ -34,7 +34,7 @@ class Observers:
             telemetry.start()
             state.watchers, state.trace_ratio = (*state.watchers, telemetry), ratio
             lost["traces"] = lambda: telemetry.lost
-        state.metrics.registry.register(Losses(lost))
+        state.metrics.show(Losses(lost))
 
     def close(self) -> None:
         """Blocks, while the collector is told the last."""

@@ -20,7 +20,9 @@ _OF_REQUESTS = ("class", "length", "model", "outcome")
 _UNKNOWN = "none"  # what was refused before it was known
 
 
-class ByRequest(Collector):
+class ByRequest:
+    """`counts` and `histograms` are what there is to show."""
+
     def __init__(self) -> None:
         self._errors = Counts("errors", "Requests that failed, by where and why", ("domain", "kind"))
         self._slo = Counts(
@@ -37,10 +39,8 @@ class ByRequest(Collector):
         self._gap = Histograms("worst_gap_seconds", "Longest time without a new token, once there is one", _OF_REQUESTS)
         self._e2e = Histograms("e2e_seconds", "From the socket to the end of the answer", _OF_REQUESTS)
         self._adapters = _Adapters()
-        self._parts = (
-            self._errors, self._slo, self._deadlines, self._phases, self._queue, self._ttft, self._tpot, self._gap,
-            self._e2e, self._adapters,
-        )  # fmt: skip
+        self.counts = (self._errors, self._slo, self._deadlines, self._adapters)
+        self.histograms = (self._phases, self._queue, self._ttft, self._tpot, self._gap, self._e2e)
 
     def failed(self, domain: str, kind: str) -> None:
         self._errors.at[domain, kind] += 1
@@ -65,10 +65,6 @@ class ByRequest(Collector):
         self._judge(timeline, request_class, length)
         if times.adapter is not None:
             self._adapters.ended(times.adapter, outcome, times.completion_tokens)
-
-    def collect(self) -> Iterator[Metric]:
-        for part in self._parts:
-            yield from part.collect()
 
     def _judge(self, timeline: Timeline, request_class: str, length: str) -> None:
         facts = timeline.facts

@@ -6,7 +6,7 @@ whoever holds it when somebody looks (`show`), so that it cannot drift. Written 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from tailrace.errors import TailraceError
 from tailrace.observe.by_request import ByRequest
 from tailrace.observe.by_tenant import ByTenant
-from tailrace.observe.families import Counts, counter, gauge
+from tailrace.observe.families import Counts, Histograms, counter, gauge
 from tailrace.observe.recent import Recent
 from tailrace.observe.timeline import Timeline
 from tailrace.observe.timings import timings
@@ -28,6 +28,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._shown: list[Collector] = []
         self._requests = Counts("requests", "HTTP requests that ended, by route and outcome", ("route", "outcome"))
         self._rejects = Counts("rejects", "Requests refused, by reason", ("reason",))
         self._limited = Counts("limit_waits", "Requests that had to wait for a limit", ("limit",))
@@ -44,8 +45,10 @@ class Metrics:
         self.ready = False  # as whoever asks for a scrape has found
         self.show(
             self._requests, self._rejects, self._limited, self._shadowed, self._restarts, self._tokens,
-            self._by_request, self._by_tenant, _Server(self), ProcessCollector(registry=None),
+            self._by_tenant, *self._by_request.counts, _Server(self), ProcessCollector(registry=None),
         )  # fmt: skip
+        for histograms in self._by_request.histograms:
+            self.registry.register(histograms)
 
     @property
     def rejects(self) -> dict[str, int]:
@@ -56,6 +59,7 @@ class Metrics:
         """Ask these too, at each scrape."""
         for collector in collectors:
             self.registry.register(collector)
+            self._shown.append(collector)
 
     def tokens(self, generated: int) -> None:
         self._tokens.generated += generated
@@ -108,18 +112,22 @@ class Metrics:
 
     def scrape(self) -> Scrape:
         """What everything is now. Its text can be made in another thread, which takes longer than this."""
-        return Scrape(tuple(self.registry.collect()))
+        families = [family for collector in self._shown for family in collector.collect()]
+        return Scrape(families, self._by_request.histograms)
 
 
 class Scrape:
-    def __init__(self, families: tuple[Metric, ...]) -> None:
+    def __init__(self, families: Sequence[Metric], histograms: Sequence[Histograms]) -> None:
+        """Histograms are read when the text is made."""
         self._families = families
+        self._histograms = histograms
 
     def collect(self) -> Iterator[Metric]:
         return iter(self._families)
 
     def text(self) -> bytes:
-        return generate_latest(self)  # which it only collects from
+        text = generate_latest(self)  # which it only collects from
+        return text + "".join([each.text() for each in self._histograms]).encode()
 
 
 class _Tokens(Collector):
