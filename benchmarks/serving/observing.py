@@ -121,7 +121,7 @@ async def measure(requests: int, url: str) -> dict[str, list[tuple[float, float]
         found: dict[str, list[tuple[float, float]]] = {mode: [] for mode in modes}
         for number in range(requests):
             for mode in draw.sample([*modes], len(modes)):
-                state.watchers, state.trace_ratio = modes[mode], 1.0 if "otel" in mode else None
+                state.plane.watchers, state.trace_ratio = modes[mode], 1.0 if "otel" in mode else None
                 begin = time.thread_time(), time.perf_counter()
                 await asyncio.create_task(request(app))
                 loop, wall = time.thread_time() - begin[0], time.perf_counter() - begin[1]
@@ -146,7 +146,7 @@ def report(found: dict[str, list[tuple[float, float]]]) -> None:
 async def elsewhere(count: int = 2000) -> None:
     """What the threads then do with a request: microseconds of their time, best tenth."""
     state, ends = plane("plane"), list[Ended]()
-    state.watchers, state.trace_ratio = (ends.append,), 1.0
+    state.plane.watchers, state.trace_ratio = (ends.append,), 1.0
     await request(create_app(state))
     (end,), clean = ends, Redactor()
     sdk = Sdk(Collector(nowhere(), {}), 1.0)

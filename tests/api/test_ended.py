@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from tailrace.api.state import AppState
 from tailrace.backends.fake import FakeBackend
 from tailrace.backends.faulty import Fault, FaultyBackend, Kind
 from tailrace.observe.ended import Ended, outcome_of
+from tests.api.test_batches import ended, line, made, server
 from tests.serving import chat, in_process, live, make_state, patient, until
 
 CHAT = "/v1/chat/completions"
@@ -17,7 +20,7 @@ CHAT = "/v1/chat/completions"
 
 def watched(backend: Any = None, **settings: Any) -> tuple[AppState, list[Ended]]:
     state, ends = make_state(backend, **settings), list[Ended]()
-    state.watchers = (ends.append,)
+    state.plane.watchers = (ends.append,)
     return state, ends
 
 
@@ -86,6 +89,22 @@ async def test_a_client_that_leaves() -> None:
     assert [(end.status, end.outcome, end.error) for end in ends] == [(200, "cancelled", "cancelled")]
 
 
+async def test_lines_of_jobs(tmp_path: Path) -> None:
+    ends: list[Ended] = []
+    data = b"\n".join([line("good", chat(max_tokens=3)), line("bad", chat(n=0))])
+    async with server(f"sqlite:///{tmp_path / 'kept.db'}") as (state, url):
+        state.plane.watchers = (ends.append,)
+        async with openai.AsyncOpenAI(base_url=url + "/v1", api_key="x") as client:
+            batch = await ended(client, (await made(client, data)).id)
+    lines = {end.status: end for end in ends if end.job}
+    assert {(end.job, end.method, end.path, end.tenant) for end in lines.values()} == {(batch.id, "", CHAT, "default")}
+    assert [(lines[status].outcome, lines[status].error != "") for status in (200, 400)] == [
+        ("ok", False),
+        ("invalid", True),
+    ]
+    assert lines[200].timeline.facts["completion_tokens"] == 3
+
+
 def test_outcomes_by_status() -> None:
     statuses = (0, 200, 304, 404, 429, 500, 503)
     assert [outcome_of(status) for status in statuses] == [
@@ -94,4 +113,4 @@ def test_outcomes_by_status() -> None:
 
 
 async def test_nobody_watches_by_default() -> None:
-    assert make_state().watchers == ()
+    assert make_state().plane.watchers == ()

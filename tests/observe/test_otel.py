@@ -72,7 +72,7 @@ async def served(body: dict[str, Any], headers: dict[str, str] | None = None, **
     ends: list[Ended] = []
     with receiver() as found, telemetry(found.url) as watcher:
         state = make_state(**settings)
-        state.watchers, state.trace_ratio = (watcher, ends.append), 1.0
+        state.plane.watchers, state.trace_ratio = (watcher, ends.append), 1.0
         async with in_process(state) as client:
             await client.post(CHAT, json=body, headers=headers)
         await asyncio.to_thread(watcher.close, PATIENCE)
@@ -145,7 +145,7 @@ async def test_the_answer_says_which_trace_it_is() -> None:
     async with in_process(state) as client:
         assert "traceresponse" not in (await client.post(CHAT, json=chat(max_tokens=2))).headers
         state.trace_ratio = 1.0
-        state.watchers = (ends := [], ends.append)[1:]
+        state.plane.watchers = (ends := [], ends.append)[1:]
         answer = await client.post(
             CHAT, json=chat(max_tokens=2), headers={"traceparent": f"00-{TRACE}-{PARENT}-00", "tracestate": ","}
         )
@@ -181,7 +181,7 @@ async def test_a_refusal_and_a_failure() -> None:
 async def test_a_request_that_was_refused() -> None:
     with receiver() as found, telemetry(found.url) as watcher:
         state = make_state()
-        state.watchers = (watcher,)
+        state.plane.watchers = (watcher,)
         state.pipeline.begin_drain()
         async with in_process(state) as client:
             assert (await client.post(CHAT, json=chat())).status_code == 503
@@ -209,7 +209,7 @@ async def test_a_request_whose_client_left() -> None:
     with receiver() as found, telemetry(found.url) as watcher:
         state = make_state(FakeBackend(step_seconds=0.05))
         ends: list[Ended] = []
-        state.watchers, state.trace_ratio = (watcher, ends.append), 1.0
+        state.plane.watchers, state.trace_ratio = (watcher, ends.append), 1.0
         async with live(state) as url, patient(base_url=url) as client:
             async with client.stream("POST", CHAT, json=chat(stream=True, max_tokens=400)) as answer:
                 await anext(answer.aiter_bytes())
@@ -225,7 +225,7 @@ async def test_a_request_whose_client_left() -> None:
 async def test_other_routes_have_a_span_and_probes_have_none() -> None:
     with receiver() as found, telemetry(found.url) as watcher:
         state = make_state()
-        state.watchers = (watcher,)
+        state.plane.watchers = (watcher,)
         async with in_process(state) as client:
             for path in ("/health/live", "/health/ready", "/metrics", "/v1/models", "/no/such/route"):
                 await client.get(path)

@@ -42,12 +42,20 @@ hash = "{hash}"
 
 
 async def gauges(session: aiohttp.ClientSession, server: Served) -> dict[str, float]:
+    """`running`, `waiting`, and `kv_used` in tokens."""
     async with session.get(f"{server.url}/metrics") as answer:
-        families = text_string_to_metric_families(await answer.text())
+        families = list(text_string_to_metric_families(await answer.text()))
+    samples = [sample for family in families for sample in family.samples]
+
+    def total(name: str, **labels: str) -> float:
+        return sum(
+            each.value for each in samples if each.name == f"tailrace_{name}" and labels.items() <= each.labels.items()
+        )
+
     return {
-        family.name.removeprefix("tailrace_"): family.samples[0].value
-        for family in families
-        if family.type == "gauge" and family.samples
+        "running": total("requests_running"),
+        "waiting": total("requests_waiting"),
+        "kv_used": total("kv_tokens", state="used"),
     }
 
 
@@ -58,8 +66,7 @@ async def watch(server: Served, soak: Soak) -> None:
     async with aiohttp.ClientSession() as session:
         while True:
             seen = await gauges(session, server)
-            busy = (seen["requests_running"], seen["requests_waiting"], seen["kv_blocks_used"])
-            soak.looks.append(Look(loop.time() - begin, server.resident(), server.handles(), *busy))
+            soak.looks.append(Look(loop.time() - begin, server.resident(), server.handles(), **seen))
             await asyncio.sleep(1.0)
 
 
@@ -70,8 +77,7 @@ async def idle(server: Served) -> dict[str, float]:
         async with aiohttp.ClientSession() as session:
             seen = await gauges(session, server)
         await asyncio.sleep(1.0)
-        counted: dict[str, float] = {**await server.counts(), "KV blocks": seen["kv_blocks_used"]}
-        counted["requests"] = seen["requests_running"] + seen["requests_waiting"]
+        counted: dict[str, float] = {**await server.counts(), **seen}
         if counted == before:
             break
         before = counted

@@ -25,7 +25,7 @@ class Look:
     handles: int
     running: float
     waiting: float
-    kv_used: float  # blocks
+    kv_used: float  # tokens
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ def plot(soak: Soak, path: Path) -> None:
         Chart("Resident memory", "minutes", "MiB", {"resident": line("resident")}, warm),
         Chart("File handles", "minutes", "handles", {"handles": line("handles")}, warm),
         Chart("Requests", "minutes", "requests", {"running": line("running"), "waiting": line("waiting")}, warm),
-        Chart("KV blocks in use", "minutes", "blocks", {"used": line("kv_used")}, warm),
+        Chart("KV memory in use", "minutes", "tokens", {"used": line("kv_used")}, warm),
     ]
     draw(path, f"{soak.seconds / 60:g} minutes of mixed traffic", charts, notes(soak))
 

@@ -29,7 +29,7 @@ _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 class Edge:
     """`request.state` gets `tailrace`, `timeline` and `request_id`; answers get `x-request-id` (the caller's own if it
-    is sane) and what `headers.trail` says. When a request has ended, the state's watchers are told."""
+    is sane) and what `headers.trail` says. When a request has ended, the plane's watchers are told."""
 
     def __init__(self, app: ASGIApp, state: AppState) -> None:
         self._app = app
@@ -79,7 +79,7 @@ class Edge:
                 timeline.failed(error)
             await _refusal(scope, error)(scope, receive, send_with_id)
         finally:
-            if self._state.watchers:
+            if self._state.plane.watchers:
                 timeline.close(outcome_of(status))  # those of the generating routes are
                 self._tell(scope, method, status)
 
@@ -88,9 +88,7 @@ class Edge:
         path = endpoint.path if isinstance(endpoint, Endpoint) else ""
         tenant = state["principal"].tenant if "principal" in state else ""
         wall = self._state.clock.wall()
-        ended = Ended(state["request_id"], method, path, status, tenant, state["timeline"], wall)
-        for watcher in self._state.watchers:
-            watcher(ended)
+        self._state.plane.tell(Ended(state["request_id"], method, path, status, tenant, state["timeline"], wall))
 
 
 def _refusal(scope: Scope, error: Exception) -> Response:

@@ -31,7 +31,6 @@ from tailrace.control.settings import Settings
 from tailrace.control.streams import Streams
 from tailrace.control.webhooks.deliveries import Deliveries
 from tailrace.database.keeping import Keeping
-from tailrace.observe.ended import Watcher
 from tailrace.observe.entry import About
 from tailrace.observe.history import History
 from tailrace.observe.ledger import Ledger
@@ -54,7 +53,6 @@ class AppState:
     records: Records = field(default_factory=Records)
     keeping: Keeping = field(default_factory=lambda: Keeping(""))
     server: str = field(default_factory=lambda: urandom(6).hex())  # this instance, in records of its requests
-    watchers: tuple[Watcher, ...] = ()  # told of each request's end
     trace_ratio: float | None = None  # part of the requests whose trace one of them sends; None: no traces at all
     spill: Spill | None = None  # where the ledger waits for its database
     loaded: ConfigLoaded | None = None  # where `config` comes from

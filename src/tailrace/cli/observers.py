@@ -26,13 +26,14 @@ class Observers:
         from tailrace.observe.losses import Losses
 
         lost: dict[str, Callable[[], int]] = {"log_lines": lambda: self._logs.writer.lost}
+        plane = state.plane
         if self._logs.watches:
-            state.watchers = (*state.watchers, self._logs)
+            plane.watchers = (*plane.watchers, self._logs)
         if self._collector is not None:
             ratio = state.config.observe.trace_ratio
             self._telemetry = telemetry = Telemetry(self._collector, ratio)
             telemetry.start()
-            state.watchers, state.trace_ratio = (*state.watchers, telemetry), ratio
+            plane.watchers, state.trace_ratio = (*plane.watchers, telemetry), ratio
             lost["traces"] = lambda: telemetry.lost
         state.metrics.show(Losses(lost))
 

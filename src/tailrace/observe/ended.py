@@ -1,4 +1,4 @@
-"""An HTTP request after its last byte: what traces, logs and whoever else looks at ends are given."""
+"""A request after its end, over HTTP or a job's line: what traces, logs and whoever else looks at ends are given."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PROBES = ("/health/live", "/health/ready", "/metrics")
 @frozen
 class Ended:
     """`path` is the route's, with the names of its parameters; empty where there is no such route. `status` 0: no
-    answer was begun. `tenant`: empty where the caller is not known. `wall`: of the end, in seconds since the epoch. The
-    timeline is closed."""
+    answer was begun. `tenant`: empty where the caller is not known. `wall`: of the end, in seconds since the epoch. A
+    line of a `job` has no `method`. The timeline is closed."""
 
     request_id: str
     method: str
@@ -28,6 +28,7 @@ class Ended:
     tenant: str
     timeline: Timeline
     wall: float
+    job: str = ""
 
     @property
     def outcome(self) -> str:

@@ -45,7 +45,7 @@ async def served(form: str, path: str, body: Any, **settings: Any) -> tuple[list
     stream, ends = io.BytesIO(), list[Ended]()
     with logging_to(stream, configured(form)) as logs:
         state = make_state(**settings)
-        state.watchers = (logs, ends.append)
+        state.plane.watchers = (logs, ends.append)
         async with in_process(state) as client:
             await client.post(path, json=body, headers={"x-request-id": "mine", "authorization": "Bearer sk-hush-hush"})
     return stream.getvalue().decode().splitlines(), ends[0]
@@ -215,7 +215,7 @@ async def test_probes_have_no_line() -> None:
     stream = io.BytesIO()
     with logging_to(stream, configured("text")) as logs:
         state = make_state()
-        state.watchers = (logs,)
+        state.plane.watchers = (logs,)
         async with in_process(state) as client:
             for path in ("/health/live", "/health/ready", "/metrics", "/v1/models", "/nowhere"):
                 await client.get(path)

@@ -9,6 +9,7 @@ from tailrace.control.answering.limits import ModelLimits
 from tailrace.control.models import Models
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.responses import ResponseStore
+from tailrace.observe.ended import Ended, Watcher
 from tailrace.observe.entry import About, Entry, entry
 from tailrace.observe.metrics import Metrics
 from tailrace.observe.record import Records
@@ -25,6 +26,7 @@ class Plane:
     records: Records
     clock: Clock
     server: str  # this instance, in records of its requests
+    watchers: tuple[Watcher, ...] = ()  # told of each request's end: over HTTP by the edge, of a job's line by that
 
     def account(self, about: About, timeline: Timeline) -> Entry:
         """Count a request whose timeline has closed. Returns what is to be remembered of it."""
@@ -32,3 +34,7 @@ class Plane:
         made = entry(about, timeline, server=self.server, ended=self.clock.wall())
         self.records.add(made)
         return made
+
+    def tell(self, ended: Ended) -> None:
+        for watcher in self.watchers:
+            watcher(ended)

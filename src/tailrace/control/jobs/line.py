@@ -16,6 +16,7 @@ from tailrace.control.session import Session
 from tailrace.database.job import Line, LineState, Result
 from tailrace.errors import InternalError, NotFound, TailraceError, Unsupported
 from tailrace.frozen import frozen
+from tailrace.observe.ended import Ended
 from tailrace.observe.entry import About, Entry
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.protocol.ask import Ask
@@ -116,6 +117,10 @@ class LineRun:
     def _close(self) -> None:
         def ended(about: About, timeline: Timeline) -> None:
             self._entry = self._plane.account(about, timeline)
+            wall = self._plane.clock.wall()
+            self._plane.tell(
+                Ended(about.request_id, "", self.line.url, about.status, about.tenant, timeline, wall, about.job_id)
+            )
 
         if self._answering is not None:
             self._answering.close(ended)

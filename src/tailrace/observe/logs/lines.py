@@ -68,7 +68,7 @@ class JsonLines:
 
     def of_end(self, ended: Ended) -> bytes:
         line = _json_head(ended.wall, "INFO", ACCESS)
-        line["message"] = f"{ended.method} {ended.path} {ended.status} {ended.outcome}"
+        line["message"] = f"{ended.method or 'line'} {ended.path} {ended.status} {ended.outcome}"
         said = access_fields(ended)
         return _json({**line, **{name: value for name, value in said.items() if value not in (None, "")}})
 
@@ -90,6 +90,7 @@ def access_fields(ended: Ended) -> dict[str, object]:
         "total_ms": timeline.total() / 1000,
         **(_of_tokens(timeline) if "route" in facts else {}),
         "request_id": ended.request_id,
+        "job": ended.job,
         "trace_id": context.trace if isinstance(context, TraceContext) else None,
     }
 

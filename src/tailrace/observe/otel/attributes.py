@@ -48,13 +48,14 @@ def of_request(ended: Ended) -> dict[str, Value]:
     """Of its span."""
     facts = ended.timeline.facts
     found: dict[str, Value | None] = {
-        "http.request.method": ended.method,
+        "http.request.method": ended.method or None,
         "http.route": ended.path or None,
         "http.response.status_code": ended.status or None,
         "error.type": ended.error or None,
         "tailrace.request_id": ended.request_id,
         "tailrace.tenant": ended.tenant or None,
         "tailrace.task": getattr(facts.get("traits"), "task", None) or None,
+        "tailrace.job": ended.job or None,
         "tailrace.outcome": ended.outcome,
     }
     if operation(ended.timeline):

@@ -35,7 +35,7 @@ class SpanMaker:
             name=span_name(ended),
             context=own,
             parent=parent,
-            kind=SpanKind.SERVER,
+            kind=SpanKind.CONSUMER if ended.job else SpanKind.SERVER,
             attributes=of_request(ended),
             status=_status(ended),
             start_time=begin * 1000,
