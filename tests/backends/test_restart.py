@@ -21,6 +21,7 @@ from tailrace.engine.runner import Runner
 from tailrace.engine.step import StepPlan, StepResult
 from tailrace.engine.turns import Arbiter, Beside
 from tailrace.errors import Unavailable
+from tailrace.llm.fleet import Fleet
 from tailrace.types import FinishReason
 from tests.backends.test_engine import collect, tokens
 from tests.engine.support import VOCAB, by_definition, parts, request
@@ -212,3 +213,34 @@ async def test_real_weights_answer_the_same_after_a_restart(tmp_path: Path) -> N
     runner.go_on.set()
     assert tokens(await collect(backend, one)) == right
     backend.close()
+
+
+async def test_models_of_one_server_leave_the_team_that_one_hangs_in(tmp_path: Path) -> None:
+    files = [write_tiny_gguf(tmp_path / f"{name}.gguf") for name in "ab"]
+    config = EngineConfig(
+        model=str(files[0]), more_models=(str(files[1]),), threads=2, isa="portable", kv_memory=40 * BLOCK, kv="bf16",
+        store=str(tmp_path / "store"),
+    )  # fmt: skip
+    fleet = Fleet(config, SystemClock())
+    loaded = [fleet.load(name) for name in "ab"]
+    one, two = (each.backend for each in loaded)
+    assert isinstance(one, EngineBackend)
+    assert isinstance(two, EngineBackend)
+    asked = request("r", 100, 20)
+    right = tokens(await collect(two, asked))
+    runner = Hanging(one.engine._runner, after=5)
+    one.engine._runner = runner
+    held = asyncio.ensure_future(collect(one, asked))
+    await hung(one, runner)
+    waits = asyncio.ensure_future(collect(two, asked))
+    await asyncio.sleep(0)
+    await one.restart(STALLED)
+    await until(lambda: two.pulse().fault)
+    await two.restart(STALLED)
+    assert [(await task)[-1].finish for task in (held, waits)] == [FinishReason.ERROR] * 2
+    both = await asyncio.gather(collect(one, asked), collect(two, asked))
+    assert [tokens(events) for events in both] == [right, right]
+    runner.go_on.set()
+    assert tokens(await collect(two, asked)) == right
+    for each in loaded:
+        each.close()

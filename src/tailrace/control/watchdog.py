@@ -120,7 +120,7 @@ class Watchdog:
             name, reason, watched.still, len(lane.running), "given up" if hopeless else "restarted",
         )  # fmt: skip
         error = Unavailable(
-            "The engine did not go on, and was restarted: send the request again", code="engine_stalled",
+            "The engine did not go on: send the request again", code="engine_stalled",
             retry_after=_AGAIN, domain=Domain.EXECUTION, kind=ErrorKind.TIMEOUT,
         )  # fmt: skip
         watched.restarts.append(now)
