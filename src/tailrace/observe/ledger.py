@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator
+from contextvars import Context
 from itertools import islice
 from typing import Any
 
@@ -70,7 +71,7 @@ class Ledger(Collector):
     def start(self) -> None:
         """Write what an earlier server has left. Whatever is added starts it too."""
         if self._keeping.wanted and (self._writer is None or self._writer.done()):
-            self._writer = asyncio.create_task(self._write())
+            self._writer = asyncio.create_task(self._write(), context=Context())  # of no request
 
     def add(self, entry: Entry) -> None:
         """Takes microseconds."""
