@@ -104,7 +104,9 @@ class AppState:
         if not self.keeping.wanted:
             return MemoryResponses(most)
         retention = self.config.data.response_retention
-        return DurableResponses(self.keeping, self.clock, most=most, retention=retention)
+        made = DurableResponses(self.keeping, self.clock, most=most, retention=retention)
+        self.metrics.registry.register(made)
+        return made
 
     def _deliveries(self) -> Deliveries:
         hosts, retention = self.config.api.webhook_hosts, self.config.data.response_retention

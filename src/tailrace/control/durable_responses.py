@@ -10,8 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from tailrace.clock import Clock
 from tailrace.database.keeping import Keeping
@@ -36,7 +40,7 @@ class _Waiting:
     written: asyncio.Event
 
 
-class DurableResponses:
+class DurableResponses(Collector):
     """`most`: bytes that may wait to be written, and that a chain may have. `retention`: seconds until a response is
     forgotten; 0: never."""
 
@@ -105,8 +109,17 @@ class DurableResponses:
             await asyncio.wait((self._writer,), timeout=_LAST)
         self._writer.cancel()
         await asyncio.gather(self._writer, return_exceptions=True)
+        self.lost += len(self._waiting)
         if self._waiting:
             log.error("%d responses are lost: the database did not answer", len(self._waiting))
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "tailrace_responses_unwritten", "Kept responses that wait for the database", value=self.unwritten
+        )
+        yield CounterMetricFamily(
+            "tailrace_responses_lost", "Responses that were to be kept and are not", value=self.lost
+        )
 
     def _unwritten(self, tenant: str, response_id: str) -> KeptResponse | None:
         entry = self._waiting.get(response_id)

@@ -159,13 +159,18 @@ class Streams:
             stream.lose()
             self._measure(stream)
         while self._size > self._most:
-            largest = self._streams[max(self._sizes, key=self._sizes.__getitem__)]
-            largest.lose()
-            self._measure(largest)
+            self._halve(self._streams[max(self._sizes, key=self._sizes.__getitem__)])
         if stream.readers:
             self._over.drop(stream.id)
         elif stream.id not in self._over:
             self._over.add(stream.id, self._clock.now() + self._grace)
+
+    def _halve(self, stream: Stream) -> None:
+        """Much at once: the largest of many is not looked for again with each event."""
+        kept = stream.size // 2
+        while stream.size > kept:
+            stream.lose()
+        self._measure(stream)
 
     def _measure(self, stream: Stream) -> None:
         self._size += stream.size - self._sizes.get(stream.id, 0)

@@ -22,12 +22,12 @@ routes = Table("jobs", prefix="/v1/jobs", guard=authorize)
 
 @routes.get("", responses=errors(400, 401, 403, 503))
 async def jobs(request: Request) -> Response:
-    """The tenant's jobs, the newest first; `limit`, `after`."""
+    """The tenant's jobs, the newest first, without their results; `limit`, `after`."""
     asked = Page.of(request.query_params)
     found = await state_of(request).deferred.page(principal_of(request).tenant, asked.after, asked.limit + 1)
     if found is None:
         raise InvalidRequest(f"after is {(asked.after or '')[:80]!a}, which no job here has", param="after")
-    shown = [each.shown() for each in found[: asked.limit]]
+    shown = [each.shown(result=False) for each in found[: asked.limit]]
     ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {"first_id": "", "last_id": ""}
     return json_reply({"object": "list", "data": shown, **ends, "has_more": len(found) > len(shown)})
 
@@ -41,10 +41,10 @@ async def job(request: Request, job_id: str) -> Response:
 @routes.get("/{job_id}/result", responses=errors(401, 403, 404, 503))
 async def result(request: Request, job_id: str) -> Response:
     """That answer alone, with its own status."""
-    shown = (await _standing(request, job_id)).shown()
-    if shown["result"] is None:
-        raise NotFound(f"Job {job_id[:80]!a} is {shown['status']}: it has no answer", param="job_id", code="no_result")
-    answer = shown["result"]
+    standing = await _standing(request, job_id)
+    answer = standing.result()
+    if answer is None:
+        raise NotFound(f"Job {job_id[:80]!a} is {standing.status}: it has no answer", param="job_id", code="no_result")
     return Response(orjson.dumps(answer["body"]), answer["status_code"], media_type="application/json")
 
 

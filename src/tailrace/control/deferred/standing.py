@@ -58,8 +58,8 @@ class Standing:
             return failed_body(begun, orjson.loads(self.line.body))
         return failed_body(begun, _EXPIRED) if self.line.state is LineState.EXPIRED else begun
 
-    def shown(self) -> Json:
-        """As `/v1/jobs` shows it."""
+    def shown(self, *, result: bool = True) -> Json:
+        """As `/v1/jobs` shows it; without the `result` as in a list."""
         job, place = self.job, f"/v1/jobs/{self.job.id}"
         body: Json = {
             "id": job.id,
@@ -72,9 +72,13 @@ class Standing:
             "stream_url": f"{place}/stream",
             **{name: value for name, value in self.about.items() if name not in ("response", "items")},
         }
-        answered = self.line.state in (LineState.DONE, LineState.FAILED)
-        result = {"status_code": self.line.status, "body": orjson.loads(self.line.body)} if answered else None
-        return body | {"result": result, "webhook": self._webhook()}
+        return body | ({"result": self.result()} if result else {}) | {"webhook": self._webhook()}
+
+    def result(self) -> Json | None:
+        """What its route would have answered; None while there is nothing, or never will be."""
+        if self.line.state not in (LineState.DONE, LineState.FAILED):
+            return None
+        return {"status_code": self.line.status, "body": orjson.loads(self.line.body)}
 
     def last_event(self, number: int) -> bytes:
         """For a stream whose own events are not there (any more)."""

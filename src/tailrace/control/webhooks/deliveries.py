@@ -116,6 +116,9 @@ class Deliveries:
             await self._sweep(kept)
         except Unavailable:
             return False
+        except Exception:
+            log.exception("webhooks could not be sent")
+            return False
         return bool(found)
 
     async def _sweep(self, kept: Kept) -> None:

@@ -110,4 +110,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer within 10 s"
     cause = getattr(error, "os_error", None) or error
-    return f"{type(error).__name__}: {getattr(cause, 'strerror', None) or cause}"[:200]
+    said = ascii(str(getattr(cause, "strerror", None) or cause))[1:-1]  # who is asked may have written it
+    return f"{type(error).__name__}: {said}"[:200]
