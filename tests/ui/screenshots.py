@@ -49,7 +49,7 @@ async def server(folder: str) -> AsyncIterator[str]:
         await process.communicate()
 
 
-async def busy(base: str, rounds: int) -> None:
+async def busy(base: str) -> None:
     """Requests of several classes, a few at once."""
     async with httpx.AsyncClient(base_url=base, timeout=600) as client:
 
@@ -59,8 +59,7 @@ async def busy(base: str, rounds: int) -> None:
                 "/v1/chat/completions", json={**body, "service_tier": "flex" if tier == "background" else "auto"}
             )
 
-        for _ in range(rounds):
-            await asyncio.gather(*(ask(*each) for each in OTHERS * 2))
+        await asyncio.gather(*(ask(*each) for each in OTHERS * 2))
 
 
 async def ask(page: Page) -> None:
@@ -88,16 +87,10 @@ async def take(browser: Browser, base: str, theme: str) -> None:
     await page.locator(".times").wait_for()
     await shoot(page, f"ui-request-{theme}")
     await page.goto(f"{base}/ui/#/live")
-    work = asyncio.create_task(busy(base, 2))
-    await asyncio.sleep(40)
+    work = asyncio.create_task(busy(base))
+    await asyncio.sleep(12)
     await shoot(page, f"ui-live-{theme}")
     await work
-    await page.goto(f"{base}/ui/#/requests")
-    await page.locator(".list").wait_for()
-    await shoot(page, f"ui-requests-{theme}")
-    await page.goto(f"{base}/ui/#/report")
-    await page.wait_for_load_state("networkidle")
-    await shoot(page, f"ui-report-{theme}")
     await page.close()
 
 

@@ -128,8 +128,8 @@ async def test_errors_in_the_servers_words(visit: Visit) -> None:
 
 
 SLOW = (
-    "[" * 60_000, "**a " * 20_000, "`" * 60_000, "*a" * 30_000, "[a](" * 15_000, "# " * 30_000, "> " * 30_000,
-    "\n".join(" " * depth + "- a" for depth in range(1500)), "```\n" * 20_001, "http://" * 9000,
+    "[" * 20_000, "**a " * 7_000, "`" * 20_000, "*a" * 10_000, "[a](" * 5_000, "# " * 10_000, "> " * 10_000,
+    "\n".join(" " * depth + "- a" for depth in range(1500)), "```\n" * 4_001, "http://" * 3000,
 )  # fmt: skip
 
 

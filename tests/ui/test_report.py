@@ -36,6 +36,7 @@ async def test_requests_are_counted_in_the_groups_that_are_asked_for(visit: Visi
     async with used(tmp_path) as (_, base):
         page = await visit.open(base, "report")
         tiles = page.locator(".report .tiles dd")
+        await expect(tiles.first).to_have_text("3")
         assert (await tiles.all_inner_texts())[:2] == ["3", "66.7 %"]
         assert (await tiles.all_inner_texts())[-1] == "0.01"  # 8 tokens at 1000 a million
         head, row = page.locator(".report thead th"), page.locator(".report tbody tr").first

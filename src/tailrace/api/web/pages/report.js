@@ -48,11 +48,11 @@ function views(found) {
   if (!found.total.requests) return [empty("No requests ended in this time.")];
   return [
     totals(found),
-    h("div", { class: "charts" }, charts(found.over_time).map((chart) => h("section", { class: "panel" }, chart.element))),
+    found.over_time.length > 1 && h("div", { class: "charts" }, charts(found.over_time).map((chart) => h("section", { class: "panel" }, chart.element))),
     h("section", { class: "panel stack" },
       h("div", { class: "row" }, h("h2", null, "Groups"), h("span", { class: "quiet" }, `${found.order}; percentiles ${found.percentiles}`)),
       groups(found)),
-  ];
+  ].filter(Boolean);
 }
 
 function totals({ total, currency }) {
@@ -66,11 +66,9 @@ function totals({ total, currency }) {
 
 /** Slots without any request are zeros. */
 function charts(slots) {
-  const width = slots[0]?.seconds ?? 1;
   const known = new Map(slots.map((slot) => [slot.at, slot]));
   const all = [];
-  for (let at = slots[0]?.at; at <= slots.at(-1)?.at; at += width) all.push(known.get(at) ?? null);
-  if (all.length === 1) all.push(all[0]);
+  for (let at = slots[0].at; at <= slots.at(-1).at; at += slots[0].seconds) all.push(known.get(at) ?? null);
   const good = (slot) => slot?.outcomes[GOOD] ?? 0;
   const made = [
     timeChart("Requests", [
