@@ -113,19 +113,30 @@ async def test_what_a_stopping_server_cannot_finish_is_given_back(url: str) -> N
         await check(client, await ended(client, batch_id), 30, url)
 
 
+async def work(backend: FakeBackend) -> None:
+    while True:
+        backend.step()
+        await asyncio.sleep(0.001)
+
+
 @needs_postgres
 async def test_two_servers_share_a_batch_and_one_leaves(postgres: Postgres) -> None:
-    database, backends = postgres.url("shared"), [FakeBackend(step_seconds=0.002, max_sequences=8) for _ in range(2)]
+    """The one that stays has lines of its own all the time, which stand still until the other has left."""
+    database = postgres.url("shared")
+    stays, leaves = FakeBackend(manual=True, max_sequences=8), FakeBackend(step_seconds=0.01, max_sequences=8)
     async with (
-        running(database, backends[1]) as (_, address),
+        running(database, stays) as (_, address),
         openai.AsyncOpenAI(base_url=address + "/v1", api_key="x", timeout=120) as client,
     ):
-        async with running(database, backends[0]) as (first, _):
+        async with running(database, leaves) as (other, _):
             batch = await made(client, batch_of(60))
-            first.runner.wake()
+            await until(lambda: stays.started_ids)
+            other.runner.wake()
             await completed(client, batch.id, 10)
-            await until(lambda: backends[0].started_ids and backends[1].started_ids)
+        working = asyncio.create_task(work(stays))
         await check(client, await ended(client, batch.id), 60, database)
+        working.cancel()
+    assert leaves.started_ids
 
 
 async def test_what_is_refused_for_now_is_tried_again(tmp_path: Path) -> None:
