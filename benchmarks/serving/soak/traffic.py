@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 WORDS = ("river", "machine", "every", "old", "light", "under", "some", "quiet", "number", "their", "first", "town")
+SOON = 0.5  # of the time that a request takes: until then who hangs up has done so
 USUAL = 0.5  # seconds that a request takes, until others of its kind have said
 THINKING = 0.1  # seconds between a client's requests, on average
 Body = dict[str, Any]
@@ -84,7 +85,7 @@ class Traffic:
             path, body = KINDS[kind][1](draw)
             work = asyncio.create_task(self._ask(session, path, body, headers))
             if draw.random() < self.leaving:
-                await asyncio.wait([work], timeout=draw.uniform(0, self.took[kind]))
+                await asyncio.wait([work], timeout=draw.uniform(0, SOON * self.took[kind]))
                 work.cancel()  # aiohttp closes the connection of an answer that was not read
             begin = asyncio.get_running_loop().time()
             self.ends[kind, end := await _end(work)] += 1
