@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tailrace.backends.base import Backend
 from tailrace.clock import Clock
@@ -113,7 +113,6 @@ class Pipeline:
         self._bounds = Bounds(config, self.tenants, self.waiters)
         self._come_back = ComeBack(random.Random(seed))
         self._draining = False
-        self._on_drain: list[Callable[[], None]] = []
         self._idle = asyncio.Event()
         self._idle.set()
         self.watchdog = Watchdog(self, config, clock)
@@ -297,16 +296,9 @@ class Pipeline:
 
     # --- stopping
 
-    def on_drain(self, told: Callable[[], None]) -> None:
-        """`told` is called once, when no new work is taken any more: for what makes work of its own."""
-        self._on_drain.append(told)
-
     def begin_drain(self) -> None:
         """Take no new work from now on; what is here goes on."""
-        if not self._draining:
-            self._draining = True
-            for told in self._on_drain:
-                told()
+        self._draining = True
 
     async def drain(self, seconds: float) -> None:
         """Let all that is here finish for at most that long, then end the rest with Unavailable."""
