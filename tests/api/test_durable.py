@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailrace.backends.fake import FakeBackend, say
-from tailrace.database.keeping import Keeping
 from tests.serving import in_process, make_state
 
 RESPONSES = "/v1/responses"
@@ -35,9 +34,7 @@ async def test_a_response_is_there_after_a_restart(tmp_path: Path) -> None:
 
 async def test_an_answer_does_not_fail_for_its_database(tmp_path: Path) -> None:
     """`tmp_path` is a folder, so that no database can be opened there."""
-    state = make_state(FakeBackend(script=say("one")))
-    state.keeping = Keeping(f"sqlite:///{tmp_path}", patience=0.01)
-    state.__post_init__()
+    state = make_state(FakeBackend(script=say("one")), database=f"sqlite:///{tmp_path}")
     state.keeping.start()
     async with in_process(state) as client:
         made = await client.post(RESPONSES, json={"input": "hi"})

@@ -100,12 +100,11 @@ class AppState:
         self.plane.limits.configure(config.api)
 
     def _responses(self) -> ResponseStore:
-        most = self.config.api.response_memory
-        if not self.keeping.wanted:
-            return MemoryResponses(most)
-        retention = self.config.data.response_retention
-        made = DurableResponses(self.keeping, self.clock, most=most, retention=retention)
-        self.metrics.registry.register(made)
+        most, retention = self.config.api.response_memory, self.config.data.response_retention
+        made: MemoryResponses | DurableResponses = MemoryResponses(most)
+        if self.keeping.wanted:
+            made = DurableResponses(self.keeping, self.clock, most=most, retention=retention)
+        self.metrics.show(made)
         return made
 
     def _deliveries(self) -> Deliveries:

@@ -10,14 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from tailrace.clock import Clock
+from tailrace.control.responses import CountedResponses
 from tailrace.database.keeping import Keeping
 from tailrace.database.response import KeptResponse
 from tailrace.errors import Unavailable
@@ -40,7 +37,7 @@ class _Waiting:
     written: asyncio.Event
 
 
-class DurableResponses(Collector):
+class DurableResponses(CountedResponses):
     """`most`: bytes that may wait to be written, and that a chain may have. `retention`: seconds until a response is
     forgotten; 0: never."""
 
@@ -51,7 +48,6 @@ class DurableResponses(Collector):
         self._retention = retention
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._size = 0
-        self.lost = 0  # responses that were to be kept and are not
         self._away = False
         self._writer: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
@@ -112,14 +108,6 @@ class DurableResponses(Collector):
         self.lost += len(self._waiting)
         if self._waiting:
             log.error("%d responses are lost: the database did not answer", len(self._waiting))
-
-    def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            "tailrace_responses_unwritten", "Kept responses that wait for the database", value=self.unwritten
-        )
-        yield CounterMetricFamily(
-            "tailrace_responses_lost", "Responses that were to be kept and are not", value=self.lost
-        )
 
     def _unwritten(self, tenant: str, response_id: str) -> KeptResponse | None:
         entry = self._waiting.get(response_id)

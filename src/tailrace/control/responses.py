@@ -7,7 +7,11 @@ tenant that keeps more.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from tailrace.database.response import KeptResponse
 
@@ -34,7 +38,23 @@ class ResponseStore(Protocol):
         ...
 
 
-class MemoryResponses:
+class CountedResponses(Collector):
+    """What became of those that were to be in a database. `lost`: they never got there."""
+
+    lost = 0
+
+    @property
+    def unwritten(self) -> int:
+        """How many wait for it."""
+        return 0
+
+    def collect(self) -> Iterator[Metric]:
+        waiting, lost = "Kept responses that wait for the database", "Responses that were to be kept and are not"
+        yield GaugeMetricFamily("tailrace_responses_unwritten", waiting, value=self.unwritten)
+        yield CounterMetricFamily("tailrace_responses_lost", lost, value=self.lost)
+
+
+class MemoryResponses(CountedResponses):
     """`most`: bytes of all tenants together. What was read last is given up last."""
 
     def __init__(self, most: int) -> None:
