@@ -89,7 +89,9 @@ class AppState:
         self.history = History(self.records, self.keeping, self.clock)
         self.deliveries = self._deliveries()
         self.deferred = self._deferred()
-        batches = Batches(self.plane, self.keeping, most_bytes=api.max_body_bytes)
+        batches = Batches(
+            self.plane, self.keeping, most_bytes=api.max_body_bytes, retention=self.config.data.response_retention
+        )
         kinds: dict[str, JobKind] = {BATCH: batches, **dict.fromkeys(KINDS, self.deferred)}
         self.runner = JobRunner(self.plane, self.keeping, kinds, most=self.config.control.job_lines)
         self.deferred.wake, self.deferred.stop = self.runner.wake, self.runner.stop

@@ -27,6 +27,7 @@ from tailrace.database.file import StoredFile
 from tailrace.database.schema import metadata
 
 CHUNK = 256 * 1024  # bytes in one row, of all but a file's last
+_AT_ONCE = 10  # files that one transaction forgets, so that no other write waits for long
 
 files = Table(
     "files",
@@ -114,6 +115,17 @@ class Files:
             if done.rowcount:
                 await connection.execute(delete(chunks).where(chunks.c.file == file_id))
         return done.rowcount > 0
+
+    async def forget(self, before: float) -> None:
+        """Those that were made before."""
+        old = select(files.c.id).where(files.c.created < before).limit(_AT_ONCE)
+        while True:
+            async with self._database.write() as connection:
+                names = (await connection.execute(old)).scalars().all()
+                await connection.execute(delete(chunks).where(chunks.c.file.in_(names)))
+                await connection.execute(delete(files).where(files.c.id.in_(names)))
+            if len(names) < _AT_ONCE:
+                return
 
     async def drop(self, file_id: str) -> None:
         """What was written of a file that is not to be."""

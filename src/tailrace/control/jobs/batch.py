@@ -25,12 +25,14 @@ _WHY = {
 
 
 class Batches:
-    """A JobKind. `most_bytes`: in a line."""
+    """A JobKind. `most_bytes`: in a line. `retention`: seconds until batches and files are forgotten, which is looked
+    after when a batch ends; 0: never."""
 
-    def __init__(self, plane: Plane, keeping: Keeping, *, most_bytes: int) -> None:
+    def __init__(self, plane: Plane, keeping: Keeping, *, most_bytes: int, retention: float = 0.0) -> None:
         self._plane = plane
         self._keeping = keeping
         self._most_bytes = most_bytes
+        self._retention = retention
 
     def out(self, line: Line) -> LineOut:
         return Collected()
@@ -60,7 +62,11 @@ class Batches:
         kept = await self._keeping.needed()
         output = await self._write(job, "output", lambda line: line.state is LineState.DONE)
         errors = await self._write(job, "error", lambda line: line.state is not LineState.DONE)
-        await kept.jobs.end(job, output, errors, self._plane.clock.wall())
+        wall = self._plane.clock.wall()
+        await kept.jobs.end(job, output, errors, wall)
+        if self._retention:
+            await kept.jobs.forget((BATCH,), wall - self._retention)
+            await kept.files.forget(wall - self._retention)
 
     async def _write(self, job: Job, name: str, wanted: Callable[[EndedLine], bool]) -> StoredFile | None:
         """None where no line is wanted."""
