@@ -61,9 +61,14 @@ async def start(client: Client, data: bytes) -> str:
 
 
 async def batch(client: Client, batch_id: str) -> dict[str, Any]:
-    async with client.session.get(f"{client.url}/v1/batches/{batch_id}") as answer:
-        found: dict[str, Any] = await answer.json()
-    return found
+    """A server that has just begun may not know its database yet, nor who has keys there."""
+    while True:
+        async with client.session.get(f"{client.url}/v1/batches/{batch_id}") as answer:
+            found: dict[str, Any] = await answer.json()
+            assert answer.status in (200, 401, 503), found
+            if answer.status == 200:
+                return found
+        await asyncio.sleep(0.1)
 
 
 async def lines_of(client: Client, file_id: str | None) -> list[dict[str, Any]]:
@@ -121,7 +126,7 @@ async def measure(options: argparse.Namespace, database: str, folder: Path) -> d
     flags, rng = ["--database", database, "--data-folder", str(folder)], random.Random(options.seed)
     facts: dict[str, Any] = {"lines": options.lines, "kills": options.kills}
     async with served(*flags) as client:
-        await live(client, options.rate, 5)
+        await live(client, options.rate, 10)
         alone = await live(client, options.rate, options.seconds)
         batch_id = await start(client, batch_of(options.lines, options.tokens))
         beside = await live(client, options.rate, options.seconds)
