@@ -359,7 +359,7 @@ async def test_a_server_whose_keys_are_all_in_the_database_is_never_open(tmp_pat
     second.keeping.start()
     second.accounts.start()
     async with in_process(second) as client:
-        assert await ask(client, "") == 401
+        assert await ask(client, "") == 503
         await until(lambda: second.pipeline.tenants.complete)
         assert [await ask(client, key), await ask(client, "")] == [200, 401]
     await ended(second)

@@ -94,12 +94,16 @@ def test_what_a_tenant_may_can_change_while_it_calls() -> None:
 def test_keys_that_nobody_knows_yet_are_not_refused_for_good() -> None:
     tenants = Tenants()
     tenants.complete = False
-    with pytest.raises(Unavailable):
-        tenants.identify("k1", 0)
-    with pytest.raises(Unauthorized):
-        tenants.identify("", 0)
+    for key in ("k1", ""):  # who brings none may be told to bring one, or be anyone: that is not known yet either
+        with pytest.raises(Unavailable) as caught:
+            tenants.identify(key, 0)
+        assert (caught.value.code, caught.value.retry_after) == ("not_ready", 1.0)
     tenants.complete = True
     assert tenants.identify("", 0) == ANONYMOUS
+    tenants.lock()
+    tenants.complete = False
+    with pytest.raises(Unauthorized):
+        tenants.identify("", 0)
 
 
 def test_every_hash_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch) -> None:

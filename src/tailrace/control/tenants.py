@@ -72,12 +72,12 @@ class Tenants:
         return len(self._tenants) > 1
 
     def identify(self, key: str, wall: float) -> Principal:
-        """Raises Unauthorized."""
+        """Raises Unauthorized, and Unavailable where that hangs on keys that are not read yet."""
         if self.open and self.complete:
             return ANONYMOUS
-        if not key:
+        if not (key or self.open):
             raise Unauthorized("An API key is needed: send Authorization: Bearer KEY", code="missing_api_key")
-        principal = self._ring.find(key)
+        principal = self._ring.find(key) if key else None
         if principal is None and not self.complete:
             raise Unavailable("The keys are not read yet", code="not_ready", retry_after=1.0)
         if principal is None:
