@@ -30,6 +30,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tailrace.control.keys import NewKey, new_key
 
 BEGIN = 10.0  # seconds of traffic before the first counts: pools and connections to the database are there then
+KV = "128MiB"  # all of it holds cached prefixes soon; of more, pages would be touched for the first time all the while
 SETTLE = 60  # looks, a second apart, until what is behind has ended
 TENANT = """
 [[tenants]]
@@ -88,7 +89,16 @@ async def run(options: argparse.Namespace, folder: Path) -> Soak:
     keys: list[NewKey] = [new_key(), new_key()]
     tables = [TENANT.format(name=f"tenant-{number}", hash=key.hash) for number, key in enumerate(keys)]
     (folder / "settings.toml").write_text("".join(tables), encoding="utf-8")
-    flags = ("--config", str(folder / "settings.toml"), "--log-format", "json", "--log-level", "info")
+    flags = (
+        "--config",
+        str(folder / "settings.toml"),
+        "--log-format",
+        "json",
+        "--log-level",
+        "info",
+        "--kv-memory",
+        KV,
+    )
     soak = Soak(options.minutes * 60)
     async with served(options.model, folder, *flags) as server:
         traffic = Traffic(server.url, [key.key for key in keys], options.leaving, options.seed)
