@@ -14,6 +14,7 @@ from tailrace.backends.fake import FakeBackend
 from tailrace.clock import ManualClock
 from tailrace.control.keys import hmac
 from tailrace.database.keeping import Keeping
+from tailrace.errors import Unavailable
 from tailrace.policy import KeyPolicy, Policy, Price, Prices, Quota, TenantPolicy
 from tests.api.test_operator import ADMIN, hashed
 from tests.databases import names, postgres, url
@@ -169,6 +170,7 @@ async def test_a_key_expires_and_has_scopes() -> None:
         ("GET", "/audit?limit=0", None, 400, None),
         ("GET", "/audit?limit=9999", None, 400, None),
         ("GET", "/audit?before=x", None, 400, None),
+        ("GET", "/audit?before=99999999999999999999", None, 400, None),
         ("GET", "/queue?limit=-1", None, 400, None),
     ],
 )
@@ -403,3 +405,23 @@ async def test_what_waits_and_runs_is_listed_and_the_settings_too() -> None:
         for one in [*state.pipeline.waiting_runs(), *state.pipeline.runs()]:
             await do(client, "POST", f"/requests/{one.id}/cancel")
         assert set(await asyncio.gather(*tasks)) == {503}
+
+
+async def test_a_database_that_goes_away_is_said_once(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tailrace.control.accounts.accounts.EVERY", 0)
+    state = await begun(made(database=f"sqlite:///{tmp_path / 'kept.db'}"))
+    looks = 0
+
+    async def look() -> None:
+        nonlocal looks
+        looks += 1
+        raise Unavailable("The database does not answer")
+
+    state.accounts.look = look  # type: ignore[method-assign]
+    await until(lambda: looks > 3)
+    assert [record.getMessage() for record in caplog.records].count(
+        "changes of tenants and keys cannot be read: The database does not answer"
+    ) == 1
+    await ended(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tailrace.database.database import Database
 from tailrace.database.ledger import LedgerTable
 from tailrace.observe.entry import About
 from tailrace.observe.spill import Spill
-from tailrace.policy import Quota
+from tailrace.policy import Policy
 from tests.observe.test_entry import closed, made
 from tests.scenarios.budgeted import POLICY, TOKEN
 from tests.scenarios.child import child
@@ -88,7 +89,7 @@ async def test_while_the_database_is_away_a_budget_is_not_spent(tmp_path: Path) 
         assert refused.headers["retry-after"] == "1"
         assert (await client.get(BUDGET)).status_code == 503
         assert (await client.get("http://127.0.0.1/admin/state")).json()["budgets"] is None
-        state.pipeline.tenants.change("default", limits=Quota())
+        state.pipeline.tenants.configure(replace(state.config, policy=Policy()))
         assert (await client.post(CHAT, json=chat())).status_code == 200
     await state.close()
     await state.keeping.close()

@@ -58,11 +58,3 @@ async def object_of(request: Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidRequest("The request body must be a JSON object", code="invalid_json")
     return found
-
-
-def number(request: Request, name: str, default: int, most: int) -> int:
-    """A whole number of the query, from 1 to `most`. Raises InvalidRequest."""
-    text = request.query_params.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most):
-        raise InvalidRequest(f"{name} must be a whole number from 1 to {most}", param=name)
-    return int(text)

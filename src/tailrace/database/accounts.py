@@ -10,13 +10,13 @@ from dataclasses import fields
 from typing import Any
 
 import orjson
-from sqlalchemy import Boolean, Column, Float, Integer, RowMapping, Table, Text, delete, select, update
+from sqlalchemy import Boolean, Column, Float, Integer, RowMapping, Table, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tailrace.database.account import AddedKey, AuditRow, Overlay, TenantChange
 from tailrace.database.database import Database
 from tailrace.database.dialect import insert
-from tailrace.database.schema import metadata
+from tailrace.database.schema import Text, metadata
 
 account_version = Table(
     "account_version",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Boolean, Column, Float, RowMapping, Table, Text, delete, exists, select
+from sqlalchemy import Boolean, Column, Float, RowMapping, Table, delete, exists, select
 
 from tailrace.database.database import Database
 from tailrace.database.dialect import insert
 from tailrace.database.entry_id import entry_ids_from
 from tailrace.database.ledger import ledger
-from tailrace.database.schema import metadata
+from tailrace.database.schema import Text, metadata
 
 feedback = Table(
     "feedback",

@@ -14,7 +14,6 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Row,
     Table,
-    Text,
     delete,
     select,
     tuple_,
@@ -24,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tailrace.database.database import Database
 from tailrace.database.dialect import insert
 from tailrace.database.file import StoredFile
-from tailrace.database.schema import metadata
+from tailrace.database.schema import Text, metadata
 
 CHUNK = 256 * 1024  # bytes in one row, of all but a file's last
 _AT_ONCE = 10  # files that one transaction forgets, so that no other write waits for long

@@ -22,7 +22,6 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     RowMapping,
     Table,
-    Text,
     and_,
     case,
     delete,
@@ -41,7 +40,7 @@ from tailrace.database.file import StoredFile
 from tailrace.database.files import add_files
 from tailrace.database.job import LIVE, Counts, Due, EndedLine, Job, JobState, Line, LineState, NewLine, Result
 from tailrace.database.ledger import Row, insert_entries
-from tailrace.database.schema import metadata
+from tailrace.database.schema import Text, metadata
 
 jobs = Table(
     "jobs",

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, RowMapping, Table, Text, delete, or_, select
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, RowMapping, Table, delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tailrace.database.database import Database
 from tailrace.database.entry_id import entry_ids_from
-from tailrace.database.schema import metadata
+from tailrace.database.schema import Text, metadata
 
 Row = Mapping[str, Any]
 _AT_ONCE = 1000  # rows that one transaction forgets, so that no other write waits for long

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Column, ColumnElement, Float, Row, Table, Text, delete, func, select, update
+from sqlalchemy import Column, ColumnElement, Float, Row, Table, delete, func, select, update
 
 from tailrace.database.database import Database
 from tailrace.database.dialect import insert
 from tailrace.database.response import KeptResponse
-from tailrace.database.schema import metadata
+from tailrace.database.schema import Text, metadata
 from tailrace.errors import InvalidRequest
 
 _AT_ONCE = 1000  # rows that one transaction forgets, so that no other write waits for long

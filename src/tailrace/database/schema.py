@@ -6,9 +6,24 @@ millionths, JSON is text that is never looked into by a query.
 
 from __future__ import annotations
 
-from sqlalchemy import MetaData
+from typing import Any
+
+from sqlalchemy import MetaData, TypeDecorator
+from sqlalchemy import Text as AnyText
 
 HEAD = "0001"
+
+
+class Text(TypeDecorator[str]):
+    """PostgreSQL's text holds no NUL, SQLite's does. It is written and looked up as U+FFFD, so that an id with one is
+    nobody's in both."""
+
+    impl = AnyText
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
+        return value.replace("\0", "\ufffd") if value else value
+
 
 metadata = MetaData(
     naming_convention={

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from os import urandom
 
-from sqlalchemy import Column, ColumnElement, Float, Integer, Row, Table, Text, delete, or_, select, update
+from sqlalchemy import Column, ColumnElement, Float, Integer, Row, Table, delete, or_, select, update
 
 from tailrace.database.database import Database
 from tailrace.database.job import LineState
 from tailrace.database.jobs import jobs, lines
-from tailrace.database.schema import metadata
+from tailrace.database.schema import Text, metadata
 from tailrace.database.webhook import WAITING, Webhook
 
 webhooks = Table(

@@ -135,12 +135,5 @@ def batch_body(job: Job, counts: Counts) -> dict[str, Any]:
     }
 
 
-def listed(shown: list[dict[str, Any]], limit: int) -> dict[str, Any]:
-    """A page of a list, of which one more than the page holds was looked up."""
-    data = shown[:limit]
-    ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
-    return {"object": "list", "data": data, **ends, "has_more": len(shown) > limit}
-
-
 def _whole(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds)

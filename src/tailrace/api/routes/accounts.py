@@ -14,7 +14,7 @@ from starlette.responses import Response
 from tailrace.api.audited import audited, row
 from tailrace.api.auth import authorize_admin
 from tailrace.api.openapi import errors
-from tailrace.api.plain import json_reply, number, object_of
+from tailrace.api.plain import json_reply, object_of
 from tailrace.api.state import state_of
 from tailrace.api.table import Table
 from tailrace.control.accounts import edits, views
@@ -23,6 +23,9 @@ from tailrace.control.accounts.edits import Basis
 from tailrace.control.keys import NewKey, new_key
 from tailrace.database.account import AddedKey, AuditRow
 from tailrace.errors import InvalidRequest
+from tailrace.protocol.responses.page import whole_number
+
+_LAST = 2**31 - 1  # number of a row
 
 routes = Table("admin", prefix="/admin", guard=authorize_admin)
 
@@ -108,7 +111,8 @@ async def revoke_key(request: Request, name: str, key: str) -> Response:
 @routes.get("/audit", responses=errors(400, 401, 403, 503))
 async def audit(request: Request) -> Response:
     """What operators did and were refused, the latest first: `limit` (100) rows, those `before` a number."""
-    most, before = number(request, "limit", 100, MOST_ROWS), number(request, "before", 2**31 - 1, 2**31 - 1)
+    asked = request.query_params
+    most, before = whole_number(asked, "limit", 100, MOST_ROWS), whole_number(asked, "before", _LAST, _LAST)
     accounts = state_of(request).accounts
     rows = await accounts.audit(most, before)
     return json_reply({"data": [views.audit(each) for each in rows], "kept": accounts.kept})

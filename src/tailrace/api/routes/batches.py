@@ -16,9 +16,9 @@ from tailrace.control.answering.routes import FOR_JOBS
 from tailrace.control.jobs.batch import BATCH, INPUT_PURPOSE
 from tailrace.database.job import Counts, Job
 from tailrace.errors import InvalidRequest, NotFound
-from tailrace.protocol.batches import BatchBody, BatchRequest, batch_body, listed
+from tailrace.protocol.batches import BatchBody, BatchRequest, batch_body
 from tailrace.protocol.body import parse
-from tailrace.protocol.responses.page import Page
+from tailrace.protocol.responses.page import Page, listed
 
 routes = Table("batches", prefix="/v1/batches", guard=authorize)
 
@@ -64,7 +64,7 @@ async def create(request: Request) -> Response:
 @routes.get("", responses=errors(400, 401, 403, 503))
 async def list_batches(request: Request) -> Response:
     """The newest first; `limit` to 100, `after`."""
-    asked = Page.of(request.query_params)
+    asked = Page.newest_first(request.query_params)
     jobs = (await state_of(request).keeping.needed()).jobs
     found = await jobs.page(principal_of(request).tenant, BATCH, asked.after, asked.limit + 1)
     if found is None:

@@ -18,8 +18,8 @@ from tailrace.api.upload import pieces, uploaded
 from tailrace.control.jobs.batch import INPUT_PURPOSE
 from tailrace.database.file import StoredFile
 from tailrace.errors import BodyTooLarge, InvalidRequest, NotFound
-from tailrace.protocol.batches import FileBody, file_body, file_name, listed
-from tailrace.protocol.responses.page import Page
+from tailrace.protocol.batches import FileBody, file_body, file_name
+from tailrace.protocol.responses.page import Page, listed
 from tailrace.protocol.responses.schema import Deleted
 
 _MOST = 10_000  # files on a page

@@ -15,7 +15,7 @@ from tailrace.api.state import state_of
 from tailrace.api.table import Table
 from tailrace.control.deferred.standing import REQUEST, Standing
 from tailrace.errors import InvalidRequest, NotFound
-from tailrace.protocol.responses.page import Page
+from tailrace.protocol.responses.page import Page, listed
 
 routes = Table("jobs", prefix="/v1/jobs", guard=authorize)
 
@@ -23,13 +23,11 @@ routes = Table("jobs", prefix="/v1/jobs", guard=authorize)
 @routes.get("", responses=errors(400, 401, 403, 503))
 async def jobs(request: Request) -> Response:
     """The tenant's jobs, the newest first, without their results; `limit`, `after`."""
-    asked = Page.of(request.query_params)
+    asked = Page.newest_first(request.query_params)
     found = await state_of(request).deferred.page(principal_of(request).tenant, asked.after, asked.limit + 1)
     if found is None:
         raise InvalidRequest(f"after is {(asked.after or '')[:80]!a}, which no job here has", param="after")
-    shown = [each.shown(result=False) for each in found[: asked.limit]]
-    ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {"first_id": "", "last_id": ""}
-    return json_reply({"object": "list", "data": shown, **ends, "has_more": len(found) > len(shown)})
+    return json_reply(listed([each.shown(result=False) for each in found], asked.limit))
 
 
 @routes.get("/{job_id}", responses=errors(401, 403, 404, 503))

@@ -10,13 +10,14 @@ from starlette.responses import Response
 from tailrace.api.audited import audited
 from tailrace.api.auth import authorize_admin
 from tailrace.api.openapi import errors
-from tailrace.api.plain import json_reply, number
+from tailrace.api.plain import json_reply
 from tailrace.api.state import AppState, state_of
 from tailrace.api.table import Table
 from tailrace.control.explained import shown
 from tailrace.control.snapshot import running, snapshot, waiting
 from tailrace.control.steering import cancel
 from tailrace.errors import ConfigError, InvalidRequest, Unavailable
+from tailrace.protocol.responses.page import whole_number
 
 routes = Table("admin", prefix="/admin", guard=authorize_admin)
 
@@ -54,8 +55,8 @@ async def list_requests(request: Request) -> Response:
 @routes.get("/queue", responses=errors(400, 401, 403))
 async def queue(request: Request) -> Response:
     """Requests that wait, in their order: the first `limit` (100), of `total`."""
-    pipeline = state_of(request).pipeline
-    return json_reply({"data": waiting(pipeline, number(request, "limit", 100, 1000)), "total": pipeline.waiting})
+    pipeline, most = state_of(request).pipeline, whole_number(request.query_params, "limit", 100, 1000)
+    return json_reply({"data": waiting(pipeline, most), "total": pipeline.waiting})
 
 
 @routes.post("/drain", responses=errors(401, 403))

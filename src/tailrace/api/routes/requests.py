@@ -16,7 +16,7 @@ from tailrace.database.entry_id import is_entry_id
 from tailrace.errors import InvalidRequest, NotFound
 from tailrace.protocol.body import parse
 from tailrace.protocol.feedback import Feedback
-from tailrace.protocol.responses.page import Page
+from tailrace.protocol.responses.page import Page, listed
 
 _JSON: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": {}}}}
 
@@ -24,19 +24,14 @@ routes = Table("requests", prefix="/v1", guard=authorize)
 
 
 @routes.get("/requests", responses={**_JSON, **errors(400, 401, 403, 503)})
-async def listed(request: Request) -> Response:
+async def latest(request: Request) -> Response:
     """Ours: the latest requests of one's own, newest first: `limit` to 100, `after` the `last_id` of the last page."""
-    asked = Page.of(request.query_params)
-    if asked.ascending:
-        raise InvalidRequest("order is 'asc'; the newest come first, always", param="order")
+    asked = Page.newest_first(request.query_params)
     after = asked.after or ""
     if after and not is_entry_id(after):
         raise InvalidRequest(f"after is {after[:80]!a}; expected is the last_id of the page before", param="after")
     found = await state_of(request).history.latest(principal_of(request).tenant, asked.limit + 1, after)
-    shown = found[: asked.limit]
-    ends = {"first_id": shown[0]["entry_id"], "last_id": shown[-1]["entry_id"]} if shown else {}
-    page = {"object": "list", "data": shown, "first_id": "", "last_id": "", **ends, "has_more": len(found) > len(shown)}
-    return json_reply(page)
+    return json_reply(listed(found, asked.limit, "entry_id"))
 
 
 @routes.get("/requests/{request_id}", responses={**_JSON, **errors(401, 403, 404, 503)})

@@ -119,12 +119,16 @@ class Accounts:
 
     async def _follow(self) -> None:
         await self._keeping.opened()
+        away = False  # which is said once
         while True:
             try:
                 await self.look()
                 self._settings.complete(True)
+                away = False
             except Unavailable as error:
-                log.warning("changes of tenants and keys cannot be read: %s", error.__cause__ or error)
+                if not away:
+                    log.warning("changes of tenants and keys cannot be read: %s", error.__cause__ or error)
+                away = True
             await asyncio.sleep(EVERY)
 
     async def _write(self, row: AuditRow) -> None:

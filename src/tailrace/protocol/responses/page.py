@@ -1,4 +1,4 @@
-"""A page of a list: how many items, from where, in which order."""
+"""A page of a list: how many items, from where, in which order; and what of a query is a whole number."""
 
 from __future__ import annotations
 
@@ -22,12 +22,26 @@ class Page:
     @classmethod
     def of(cls, query: Mapping[str, str], default: int = _DEFAULT, most: int = _MOST) -> Page:
         """Raises InvalidRequest naming the parameter."""
-        limit, order = query.get("limit", str(default)), query.get("order", "desc")
-        if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= most):
-            raise InvalidRequest(f"limit is {limit[:40]!a}; accepted is 1 to {most}", param="limit")
+        limit, order = whole_number(query, "limit", default, most), query.get("order", "desc")
         if order not in ("asc", "desc"):
             raise InvalidRequest(f"order is {order[:40]!a}; expected 'asc' or 'desc'", param="order")
-        return cls(int(limit), order == "asc", query.get("after"))
+        return cls(limit, order == "asc", query.get("after"))
+
+    @classmethod
+    def newest_first(cls, query: Mapping[str, str]) -> Page:
+        """Of a list that has no other order. Raises InvalidRequest naming the parameter."""
+        found = cls.of(query)
+        if found.ascending:
+            raise InvalidRequest("order is 'asc'; the newest come first, always", param="order")
+        return found
+
+
+def whole_number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
+    """From 1 to `most`. Raises InvalidRequest naming the parameter."""
+    text = query.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
+        raise InvalidRequest(f"{name} is {text[:40]!a}; accepted is 1 to {most}", param=name)
+    return int(text)
 
 
 def page(items: Sequence[dict[str, Any]], asked: Page) -> dict[str, Any]:
@@ -38,6 +52,11 @@ def page(items: Sequence[dict[str, Any]], asked: Page) -> dict[str, Any]:
         if place is None:
             raise InvalidRequest(f"after is {asked.after[:80]!a}, which no item here has", param="after")
         items = items[place + 1 :]
-    shown = list(items[: asked.limit])
-    ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {"first_id": "", "last_id": ""}
-    return {"object": "list", "data": shown, **ends, "has_more": len(items) > len(shown)}
+    return listed(items, asked.limit)
+
+
+def listed(items: Sequence[dict[str, Any]], limit: int, name: str = "id") -> dict[str, Any]:
+    """The first `limit` of them, which are known by their `name`; one more says that there are more."""
+    shown = list(items[:limit])
+    first, last = (shown[0][name], shown[-1][name]) if shown else ("", "")
+    return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": len(items) > limit}
