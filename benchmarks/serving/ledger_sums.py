@@ -136,7 +136,8 @@ async def measure(options: argparse.Namespace) -> bool:
 
 
 def _settings() -> str:
-    tenant = '[[tenants]]\nname = "{0}"\n{1}[[tenants.keys]]\nname = "k"\nhash = "sha256:s:{2}"\n'
+    key = 'name = "k"\nhash = "sha256:s:{2}"\nscopes = ["inference", "admin"]\n'
+    tenant = f'[[tenants]]\nname = "{{0}}"\n{{1}}[[tenants.keys]]\n{key}'
     limits = "limits = {requests_per_minute = 1}\n"
     return tenant.format("large", "", digest("large", "s")) + tenant.format("small", limits, digest("small", "s"))
 
@@ -153,7 +154,7 @@ async def _pages(url: str) -> Any:
 async def _settled(client: Client) -> str:
     """The metrics, once nothing runs or waits and every row is written."""
     while True:
-        async with client.session.get(client.url + "/metrics") as answer:
+        async with client.session.get(client.url + "/metrics", headers={"authorization": "Bearer large"}) as answer:
             text = await answer.text()
         busy = sum(_value(text, f"tailrace_requests_{state}") for state in ("running", "waiting"))
         ended = _total(text, "tailrace_requests_total")

@@ -50,6 +50,20 @@ async def test_probes_and_metrics_are_open() -> None:
             assert (await client.get(path)).status_code == 200
 
 
+async def test_metrics_name_tenants_to_operators_alone() -> None:
+    state = make_state(api={"api_keys": KEYS, "admin_keys": (hashlib.sha256(b"root").hexdigest(),)})
+    expected = {None: (200, False), "first": (200, False), "wrong": (401, False), "root": (200, True)}
+    async with in_process(state) as client:
+        await client.post("/v1/chat/completions", json=chat(), headers={"authorization": "Bearer first"})
+        for key, (status, named) in expected.items():
+            answer = await client.get("/metrics", headers={} if key is None else {"authorization": f"Bearer {key}"})
+            assert (answer.status_code, 'tenant="default"' in answer.text) == (status, named), key
+            assert "tailrace_ready" in answer.text or status == 401
+    async with in_process(make_state()) as client:
+        await client.post("/v1/chat/completions", json=chat())
+        assert 'tenant="default"' in (await client.get("/metrics")).text, "nobody has a key"
+
+
 async def test_models() -> None:
     async with in_process(make_state()) as client:
         listed = (await client.get("/v1/models")).json()

@@ -35,6 +35,14 @@ def authorize_admin(request: Request) -> None:
         raise
 
 
+def knows_tenants(request: Request) -> bool:
+    """Whether the caller may hear of every tenant: its key has the scope `admin`, or there are no keys. False for who
+    brings none; raises Unauthorized for one that is not good."""
+    if state_of(request).pipeline.tenants.open:
+        return True
+    return bool(_key(request)) and "admin" in _identify(request).scopes
+
+
 def principal_of(request: Request) -> Principal:
     principal: Principal = request.scope["state"]["principal"]
     return principal

@@ -110,9 +110,11 @@ class Metrics:
         """The exposition text."""
         return self.scrape().text()
 
-    def scrape(self) -> Scrape:
-        """What everything is now. Its text can be made in another thread, which takes longer than this."""
-        families = [family for collector in self._shown for family in collector.collect()]
+    def scrape(self, *, tenants: bool = True) -> Scrape:
+        """What everything is now, with or without what names tenants. Its text can be made in another thread, which
+        takes longer than this."""
+        shown = [each for each in self._shown if tenants or each is not self._by_tenant]
+        families = [family for collector in shown for family in collector.collect()]
         return Scrape(families, self._by_request.histograms)
 
 

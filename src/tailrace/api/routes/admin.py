@@ -1,4 +1,4 @@
-"""Probes and metrics. Open without a key: they say nothing about anyone's requests."""
+"""Probes and metrics. Open without a key: without one they say nothing of a tenant."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tailrace.api.auth import knows_tenants
 from tailrace.api.openapi import errors
 from tailrace.api.plain import json_reply
 from tailrace.api.state import state_of
@@ -36,12 +37,12 @@ async def ready(request: Request) -> Response:
     return _status("ready")
 
 
-@routes.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@routes.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}, **errors(401)})
 async def metrics(request: Request) -> Response:
-    """Prometheus text format."""
-    state = state_of(request)
+    """Prometheus text format. What names tenants is for a key with the scope `admin`, where there are keys."""
+    state, tenants = state_of(request), knows_tenants(request)
     state.metrics.ready = (await state.pipeline.health()).ok
-    text = await asyncio.to_thread(state.metrics.scrape().text)
+    text = await asyncio.to_thread(state.metrics.scrape(tenants=tenants).text)
     return Response(text, media_type=state.metrics.content_type)
 
 
