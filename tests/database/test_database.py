@@ -126,3 +126,27 @@ def test_where_it_is() -> None:
     assert database_of(DataConfig(data_folder="/d")) == "sqlite:////d/tailrace.db"
     assert database_of(DataConfig(database="postgresql://h/n")) == "postgresql://h/n"
     assert database_of(DataConfig(database="none")) == ""
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_nothing_is_written_into_a_file_that_is_not_there_any_more(
+    tmp_path: Path, replaced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "kept.db"
+    database = Database(f"sqlite:///{path}")
+    await database.open()
+    path.rename(tmp_path / "moved.db")
+    if replaced:
+        path.touch()
+    for _ in range(2):
+        with pytest.raises(Unavailable) as caught:
+            async with database.write():
+                raise AssertionError("it has begun")
+        assert caught.value.code == "database_unavailable"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{database} was deleted or replaced while it was open: nothing is kept in it until a restart"
+    ]
+    (tmp_path / "moved.db").rename(path)
+    async with database.write() as connection:
+        await connection.execute(text("SELECT 1"))
+    await database.close()

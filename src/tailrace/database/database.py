@@ -7,6 +7,8 @@ says that it does not answer becomes Unavailable, so that callers know one error
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -25,6 +27,8 @@ TIMEOUT = 10.0  # seconds that a transaction may take, waiting for a connection 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 _WRITES = "tailrace_writes"
 
+log = logging.getLogger(__name__)
+
 
 class Database:
     """`open()` before anything else, `close()` in the end. One for a process and its event loop.
@@ -38,6 +42,8 @@ class Database:
         self._timeout = timeout
         self._engine = create_async_engine(self._url, **_options(self._url, timeout))
         self._writing = asyncio.Lock()  # SQLite lets one write at a time: who waits here holds up nobody else
+        self._file: tuple[int, int] | None = None  # of SQLite, once it is open
+        self._gone = False
         if self.sqlite:
             event.listen(self._engine.sync_engine, "connect", _prepare)
             event.listen(self._engine.sync_engine, "begin", _begin)
@@ -61,6 +67,7 @@ class Database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
         async with self.write() as connection:
             await connection.run_sync(migrate)
+        self._file = self._found()
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -80,10 +87,30 @@ class Database:
                 async with self._engine.begin() as connection:
                     yield connection
                 return
+            self._check()
             async with self._writing, self._engine.connect() as connection:
                 await connection.execution_options(**{_WRITES: True})
                 async with connection.begin():
                     yield connection
+
+    def _check(self) -> None:
+        """SQLite goes on writing into a file that was deleted or replaced, where nobody would find it again."""
+        if self._file is None or self._file == self._found():
+            return
+        if not self._gone:
+            log.error("%s was deleted or replaced while it was open: nothing is kept in it until a restart", self)
+        self._gone = True
+        raise OSError("the database's file is not in its place")
+
+    def _found(self) -> tuple[int, int] | None:
+        """Which file it is, of SQLite; (0, 0) where there is none."""
+        if not self.sqlite or not self._url.database:
+            return None
+        try:
+            found = os.stat(self._url.database)
+        except OSError:
+            return 0, 0
+        return found.st_dev, found.st_ino
 
 
 def database_url(text: str) -> URL:
