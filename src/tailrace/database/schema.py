@@ -24,6 +24,10 @@ class Text(TypeDecorator[str]):
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
         return value.replace("\0", "\ufffd") if value else value
 
+    @property
+    def python_type(self) -> type[str]:
+        return str
+
 
 metadata = MetaData(
     naming_convention={
