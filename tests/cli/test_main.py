@@ -211,6 +211,18 @@ def test_check_names_what_is_wrong_and_says_so_by_its_status(
     assert "2 settings are wrong" in said.err
     assert "control.long_prompt" in said.err
     assert "api.port" in said.err
+    wrong = (
+        "--database",
+        "mysql://me:secret@db/x",
+        "--limits-url",
+        "http://redis",
+        "--otlp-endpoint",
+        "collector:4318",
+    )
+    assert call(monkeypatch, "config", "check", *wrong) == 2
+    said = capsys.readouterr()
+    assert "3 settings are wrong" in said.err and "secret" not in said.err
+    assert all(name in said.err for name in ("data.database", "control.limits_url", "observe.otlp_endpoint"))
     file.write_text('[[tenants]]\nname = "default"\n')
     assert call(monkeypatch, "config", "check", "--config", str(file), "--host", "0.0.0.0") == 0
     said = capsys.readouterr()

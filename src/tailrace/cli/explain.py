@@ -5,8 +5,13 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from tailrace.cli.output import console, show_warning
-from tailrace.config import Loaded, warnings
+from tailrace.clock import SystemClock
+from tailrace.config import Config, Loaded, database_of, warnings
 from tailrace.control.explained import rows, shown
+from tailrace.control.limits.store import limit_store
+from tailrace.database.keeping import Keeping
+from tailrace.knobs import Mistakes
+from tailrace.observe.otel.collector import Collector
 
 
 def print_settings(loaded: Loaded) -> None:
@@ -25,7 +30,9 @@ def print_settings(loaded: Loaded) -> None:
 
 
 def print_checked(loaded: Loaded) -> None:
-    """They were read without a mistake. What is probably not meant is said on stderr."""
+    """They were read without a mistake. What is probably not meant is said on stderr. Raises ConfigError for what only
+    shows when it is used: addresses that are none, packages that are missing."""
+    _check_addresses(loaded.config)
     for text in warnings(loaded.config):
         show_warning(text)
     policy = loaded.config.policy
@@ -33,6 +40,20 @@ def print_checked(loaded: Loaded) -> None:
     console().print(
         f"{where}: {len(policy.tenants)} tenants, {len(policy.rules)} rules, nothing is wrong", highlight=False
     )
+
+
+def _check_addresses(config: Config) -> None:
+    from tailrace.database.database import database_url
+
+    database, mistakes = database_of(config.data), Mistakes()
+    with mistakes.noted():
+        if database:
+            database_url(database)
+    with mistakes.noted():
+        limit_store(config.control, SystemClock(), Keeping(""))
+    with mistakes.noted():
+        Collector.of(config.observe)
+    mistakes.tell()
 
 
 def print_version() -> None:

@@ -22,6 +22,7 @@ from tailrace.cli.observers import Observers
 from tailrace.cli.output import bold, show_warning
 from tailrace.clock import SystemClock
 from tailrace.config import Config, Loaded, data_root, database_of, store_root, warnings
+from tailrace.database.address import check_address
 from tailrace.engine.nodes import engine_ranks, ranks_text
 from tailrace.llm.fleet import Fleet
 from tailrace.llm.ready import Model
@@ -37,7 +38,9 @@ def run_server(loaded: Loaded) -> bool:
     settings, store and model files."""
     begin = time.monotonic()
     config = loaded.config
-    collector = Collector.of(config.observe)
+    collector, database = Collector.of(config.observe), database_of(config.data)
+    if database:
+        check_address(database)
     listener = bound(config.api.host, config.api.port)
     with closing(listener), logging_to(sys.stderr.buffer, config) as logs:
         for text in warnings(config):

@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from tailrace.database.address import check_address, wrong_address
 from tailrace.database.migrate import migrate
-from tailrace.errors import ConfigError, Domain, ErrorKind, Unavailable
+from tailrace.errors import Domain, ErrorKind, Unavailable
 
 TIMEOUT = 10.0  # seconds that a transaction may take, waiting for a connection and for others' locks included
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
@@ -115,19 +115,12 @@ class Database:
 
 def database_url(text: str) -> URL:
     """With the driver in it. Raises ConfigError."""
+    check_address(text)
     try:
         url = make_url(text)
-    except ArgumentError:
-        url = None
-    driver = None if url is None else _DRIVERS.get(url.get_backend_name())
-    if url is None or driver is None:
-        raise ConfigError(
-            "data.database: accepted is sqlite:///PATH or postgresql://USER:PASSWORD@HOST/NAME",
-            param="data.database",
-        )
-    if driver.endswith("asyncpg") and find_spec("asyncpg") is None:
-        raise ConfigError("PostgreSQL needs a driver: pip install 'tailrace[postgres]'", param="data.database")
-    return url.set(drivername=driver)
+    except (ArgumentError, ValueError):  # the latter of a port that is no number
+        raise wrong_address() from None
+    return url.set(drivername=_DRIVERS[url.get_backend_name()])
 
 
 @asynccontextmanager

@@ -118,7 +118,10 @@ class Accounts:
             self._settings.lay_over(overlay)
 
     async def _follow(self) -> None:
-        await self._keeping.opened()
+        try:
+            await self._keeping.opened()
+        except ConfigError:  # which has been said
+            return
         away = False  # which is said once
         while True:
             try:
