@@ -144,6 +144,8 @@ async def test_after_a_restart_the_end_alone_is_streamed(url: str) -> None:
         streamed = await client.get(path, params={"stream": "true", "starting_after": "7"})
         assert streamed.text.startswith("id: 8\nevent: response.completed\ndata: ")
         assert streamed.text.count("\n\n") == 1
+        wrong = await client.get(path, params={"stream": "true", "starting_after": "x"})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "starting_after")
 
 
 async def test_what_was_not_made_is_made_after_a_restart(url: str) -> None:

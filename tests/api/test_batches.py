@@ -208,7 +208,9 @@ async def test_uploads_that_are_refused(tmp_path: Any) -> None:
             assert answer.status_code == status, answer.text
         assert (await client.get("/v1/files")).json()["data"] == []
         files = {"file": ("a", b"x" * 1024), **batch}
-        assert (await client.post("/v1/files", files=files)).status_code == 200
+        answer = await client.post("/v1/files", files=files, data={"expires_after[seconds]": "3600"})
+        assert answer.status_code == 200
+        assert answer.headers["x-tailrace-warning"] == "ignored unknown fields: expires_after[seconds]"
 
 
 async def test_nobody_sees_another_tenants(url: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import orjson
@@ -15,7 +15,7 @@ from tailrace.api.wire import read_body
 from tailrace.control.answering.off_loop import off_loop
 from tailrace.control.models import Loaded
 from tailrace.errors import InvalidRequest
-from tailrace.protocol.body import Shape, parse, unknown_fields
+from tailrace.protocol.body import Shape, ignored, parse, unknown_fields
 from tailrace.protocol.sampling import Limits
 
 S = TypeVar("S", bound=Shape)
@@ -36,15 +36,15 @@ async def asked_of_model(
         return await off_loop(len(body), lambda: json_reply(answer(parsed, model, limits), parsed))
 
 
-def json_reply(body: dict[str, Any], asked: Shape | None = None) -> Response:
-    """With a warning where `asked` holds fields that nothing here knows."""
+def json_reply(body: dict[str, Any], asked: Shape | Iterable[str] | None = None) -> Response:
+    """With a warning where `asked` holds fields that nothing here knows, or is their names."""
     headers = None if asked is None else warned(asked)
     return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 
-def warned(asked: Shape) -> dict[str, str] | None:
+def warned(asked: Shape | Iterable[str]) -> dict[str, str] | None:
     """The header that names unknown fields; None when there are none."""
-    warning = unknown_fields(asked)
+    warning = unknown_fields(asked) if isinstance(asked, Shape) else ignored(asked)
     return None if warning is None else {"x-tailrace-warning": warning}
 
 

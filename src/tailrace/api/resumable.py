@@ -125,14 +125,13 @@ def wants_resuming(scope: Scope) -> bool:
 
 
 def last_event(scope: Scope, said: str | None = None) -> int:
-    """The number of the event that a reader has last, by its header or what else it `said`; -1: it has none.
-
-    Raises InvalidRequest."""
-    value = header(scope, LAST.encode()) if said is None else said
+    """The number of the event that a reader has last, by its header or by `starting_after`, if it `said` that; -1: it
+    has none. Raises InvalidRequest."""
+    name, value = (LAST, header(scope, LAST.encode())) if said is None else ("starting_after", said)
     if value is None:
         return -1
     if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
-        raise InvalidRequest(f"{LAST} is {value[:40]!a}; expected is the number of an event", param=LAST)
+        raise InvalidRequest(f"{name} is {value[:40]!a}; expected is the number of an event", param=name)
     return int(value)
 
 

@@ -7,7 +7,7 @@ is nested deeper than JSON writers go, as parts of a body are written again.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -141,7 +141,12 @@ def refused_field(shape: Shape, refused: Mapping[str, Sequence[object]], without
 
 def unknown_fields(shape: Shape) -> str | None:
     """A header value naming the fields that nothing here knows; None when there are none. null means absent."""
-    names = sorted(name for name, value in (shape.model_extra or {}).items() if value is not None)
+    return ignored(name for name, value in (shape.model_extra or {}).items() if value is not None)
+
+
+def ignored(unknown: Iterable[str]) -> str | None:
+    """That value for names of fields, of a form too."""
+    names = sorted(unknown)
     if not names:
         return None
     shown = [ascii(name[:64])[1:-1] for name in names[:_MAX_NAMED]]

@@ -34,7 +34,7 @@ async def upload(request: Request) -> Response:
     files = (await state.keeping.needed()).files
     most = state.config.api.max_file_bytes
     async with uploaded(request, most) as form:
-        purpose, file = form.get("purpose"), form.get("file")
+        purpose, file, unknown = form.get("purpose"), form.get("file"), set(form) - {"purpose", "file"}
         if not isinstance(file, UploadFile):
             raise InvalidRequest("file is missing, or is no file", param="file", code="missing_field")
         if purpose != INPUT_PURPOSE:
@@ -49,7 +49,7 @@ async def upload(request: Request) -> Response:
         except BaseException:
             await files.drop(file_id)
             raise
-    return json_reply(file_body(made))
+    return json_reply(file_body(made), unknown)
 
 
 @routes.get("", responses=errors(400, 401, 403, 503))
