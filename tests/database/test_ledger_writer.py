@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,20 @@ async def test_a_database_that_hangs_holds_up_nobody(
     keeping.now.ledger.add = add  # type: ignore[method-assign]
     await until(lambda: ledger.written == 1)
     assert await there(keeping) == ids(0, 1)
+    await ledger.close()
+
+
+@pytest.mark.parametrize("odd", [{"price": 2**70}, {"model": None}])
+async def test_rows_that_the_database_refuses_keep_no_others_from_it(
+    keeping: Keeping, odd: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(keeping, SystemClock())
+    for n in range(20):
+        ledger.add(replace(entry(n), **odd) if n in (10, 11) else entry(n))
+    await until(lambda: ledger.written + ledger.dropped == 20)
+    assert (ledger.written, ledger.dropped) == (18, 2)
+    assert await there(keeping) == ids(0, 10) + ids(12, 20)
+    assert sum("refuses the row" in record.getMessage() for record in caplog.records) == 2
     await ledger.close()
 
 

@@ -131,6 +131,8 @@ async def _answering(seconds: float) -> AsyncIterator[None]:
     except (IntegrityError, DataError):
         raise
     except (DBAPIError, PoolTimeout, OSError, TimeoutError) as error:
+        if _refused(error):
+            raise
         raise Unavailable(
             "The database does not answer",
             code="database_unavailable",
@@ -138,6 +140,14 @@ async def _answering(seconds: float) -> AsyncIterator[None]:
             domain=Domain.EXTERNAL,
             kind=ErrorKind.UPSTREAM,
         ) from error
+
+
+def _refused(error: Exception) -> bool:
+    """Whether it answers, and does not take a value (SQLSTATE's class 22), or its driver does not. SQLAlchemy has no
+    class of its own for asyncpg's."""
+    cause = getattr(error, "orig", None)
+    state = getattr(cause, "sqlstate", None) or ""
+    return state.startswith("22") or isinstance(getattr(cause, "__cause__", None), ValueError)
 
 
 def _options(url: URL, timeout: float) -> dict[str, Any]:

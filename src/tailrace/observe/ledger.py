@@ -164,21 +164,32 @@ class Ledger(Collector):
             done, _ = await asyncio.wait((task,), timeout=PATIENCE)
         finally:
             task.cancel()
-        if done and task.result():
-            self.written += len(rows)
-            return True
-        return False
+        refused = task.result() if done else None
+        if refused is None or refused == len(rows) > 1:  # all of several: that is no fault of the rows
+            return False
+        self.written += len(rows) - refused
+        self._drop(refused)
+        return True
 
-    async def _insert(self, rows: list[Row]) -> bool:
+    async def _insert(self, rows: list[Row]) -> int | None:
+        """How many of them the database refuses, which do not keep it from the others; None: it does not answer."""
         try:
             await (await self._keeping.needed()).ledger.add(rows)
         except Unavailable:
-            return False
+            return None
         except Exception:
-            if not self._away:
-                log.exception("the ledger's rows could not be written")
-            return False
-        return True
+            if len(rows) == 1:
+                if not self._away:
+                    log.exception("the database refuses the row %s of the ledger", rows[0].get("entry_id"))
+                return 1
+            refused = 0
+            for half in rows[: len(rows) // 2], rows[len(rows) // 2 :]:
+                more = await self._insert(half)
+                if more is None:
+                    return None
+                refused += more
+            return refused
+        return 0
 
     async def _set_aside(self) -> None:
         """Put what waits into the file. What does not fit goes on waiting."""
