@@ -128,10 +128,9 @@ async def test_two_servers_share_a_batch_and_one_leaves(postgres: Postgres) -> N
         running(database, stays) as (_, address),
         openai.AsyncOpenAI(base_url=address + "/v1", api_key="x", timeout=120) as client,
     ):
-        async with running(database, leaves) as (other, _):
-            batch = await made(client, batch_of(60))
-            await until(lambda: stays.started_ids)
-            other.runner.wake()
+        batch = await made(client, batch_of(60))
+        await until(lambda: stays.started_ids)
+        async with running(database, leaves):
             await completed(client, batch.id, 10)
         working = asyncio.create_task(work(stays))
         await check(client, await ended(client, batch.id), 60, database)
