@@ -89,16 +89,8 @@ async def run(options: argparse.Namespace, folder: Path) -> Soak:
     keys: list[NewKey] = [new_key(), new_key()]
     tables = [TENANT.format(name=f"tenant-{number}", hash=key.hash) for number, key in enumerate(keys)]
     (folder / "settings.toml").write_text("".join(tables), encoding="utf-8")
-    flags = (
-        "--config",
-        str(folder / "settings.toml"),
-        "--log-format",
-        "json",
-        "--log-level",
-        "info",
-        "--kv-memory",
-        KV,
-    )
+    log = ("--log-format", "json", "--log-level", "info")
+    flags = ("--config", str(folder / "settings.toml"), *log, "--kv-memory", KV)
     soak = Soak(options.minutes * 60)
     async with served(options.model, folder, *flags) as server:
         traffic = Traffic(server.url, [key.key for key in keys], options.leaving, options.seed)

@@ -20,7 +20,6 @@ from pathlib import Path
 
 # What must not stay behind, by its class; the names are for people.
 WATCHED = {
-    "tasks": ("_asyncio", "Task"),
     "connections": ("tailrace.api.connection", "BoundedConnection"),
     "timelines": ("tailrace.observe.timeline", "Timeline"),
     "sessions": ("tailrace.control.session", "Session"),
@@ -34,10 +33,16 @@ MiB = 2**20
 
 
 def counts() -> dict[str, int]:
-    """Live objects of each watched class in this process."""
+    """Live objects of each watched class in this process, and tasks by what they do."""
     gc.collect()
-    found = Counter((type(each).__module__, type(each).__name__) for each in gc.get_objects())
-    return {name: found[key] for name, key in WATCHED.items()}
+    objects = gc.get_objects()
+    found = Counter((type(each).__module__, type(each).__name__) for each in objects)
+    tasks = Counter(f"task {_of(each)}" for each in objects if isinstance(each, asyncio.Task) and not each.done())
+    return {name: found[key] for name, key in WATCHED.items()} | tasks
+
+
+def _of(task: asyncio.Task[object]) -> str:
+    return getattr(task.get_coro(), "__qualname__", "of no name")
 
 
 def answer() -> None:
@@ -63,7 +68,9 @@ class Served:
         raise SystemExit("the server has ended")
 
     def handles(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        """Less those of the database, of which the pool opens a bounded number as requests want them at once."""
+        folder = Path(f"/proc/{self.pid}/fd")
+        return sum("tailrace.db" not in _target(each) for each in folder.iterdir())
 
     def resident(self) -> float:
         """MiB."""
@@ -72,6 +79,13 @@ class Served:
             * os.sysconf("SC_PAGESIZE")
             / MiB
         )
+
+
+def _target(handle: Path) -> str:
+    try:
+        return os.readlink(handle)
+    except FileNotFoundError:  # closed meanwhile
+        return ""
 
 
 @asynccontextmanager

@@ -44,7 +44,7 @@ class Soak:
 
     def left(self) -> dict[str, float]:
         """What there is more of than before."""
-        more = {name: count - self.before[name] for name, count in self.after.items()}
+        more = {name: count - self.before.get(name, 0) for name, count in self.after.items()}
         return {name: count for name, count in more.items() if count > SPARE.get(name, 0)}
 
     def faults(self) -> list[str]:
