@@ -17,6 +17,9 @@ from tailrace.config import load, store_root
 from tailrace.engine.store.store import Store
 from tailrace.engine.weights.gguf import GgufFile
 from tailrace.text.tokenizer import Tokenizer
+from tests.databases import names, postgres, url
+
+__all__ = ["names", "postgres", "url"]
 
 SLOW = {"deadline": None, "suppress_health_check": (HealthCheck.too_slow,)}
 settings.register_profile("same", derandomize=True, **SLOW)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Databases of both kinds, new for each test that asks for one."""
+"""Databases of both kinds, new for each test that asks for one: fixtures of all tests, over one PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ KINDS = ("sqlite", pytest.param("postgres", marks=needs_postgres))
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+def postgres() -> Iterator[Postgres]:
     assert PROGRAMS is not None
-    with postgres_server(tmp_path_factory.mktemp("postgres")) as server:
+    with postgres_server() as server:
         yield server
 
 

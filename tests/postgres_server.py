@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -41,9 +42,6 @@ class Postgres:
         if self._owner == 0:
             self._owner = pwd.getpwnam(_USER).pw_uid
             os.chown(folder, self._owner, -1)
-            for parent in (folder, *folder.parents[:-1]):  # pytest's folders are closed to others
-                if parent.stat().st_uid == os.geteuid():
-                    parent.chmod(parent.stat().st_mode | 0o011)
         self._folder = folder
         self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", _USER, "--no-sync")
         self.port = 0
@@ -93,9 +91,11 @@ def _free_port() -> int:
 
 
 @contextmanager
-def postgres_server(folder: Path) -> Iterator[Postgres]:
-    server = Postgres(folder)
-    try:
-        yield server
-    finally:
-        server.stop()
+def postgres_server() -> Iterator[Postgres]:
+    """In a folder of its own: pytest closes its folders to other users, also while it runs a second time."""
+    with TemporaryDirectory(prefix="tailrace-postgres-") as folder:
+        server = Postgres(Path(folder))
+        try:
+            yield server
+        finally:
+            server.stop()

@@ -152,8 +152,7 @@ async def measure(options: argparse.Namespace, database: str, folder: Path) -> d
 def database_of(asked: str, folder: Path) -> Iterator[str]:
     with ExitStack() as stack:
         if asked == "postgres":
-            (folder / "postgres").mkdir()
-            yield stack.enter_context(postgres_server(folder / "postgres")).url("tailrace")
+            yield stack.enter_context(postgres_server()).url("tailrace")
         else:
             yield asked or f"sqlite:///{folder / 'tailrace.db'}"
 

@@ -14,11 +14,10 @@ from tailrace.backends.engine import EngineBackend
 from tailrace.clock import SystemClock
 from tailrace.engine.grammar.compiler import GrammarCompiler
 from tailrace.engine.grammar.drafter import GrammarDrafter
-from tests.databases import names, postgres, url
 from tests.engine.support import VOCAB, NoGuard, parts, tokenizer
 from tests.serving import in_process, make_state
 
-__all__ = ["names", "postgres", "random_model", "url"]
+__all__ = ["random_model"]
 
 
 @asynccontextmanager

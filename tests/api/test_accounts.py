@@ -17,10 +17,7 @@ from tailrace.database.keeping import Keeping
 from tailrace.errors import Unavailable
 from tailrace.policy import KeyPolicy, Policy, Price, Prices, Quota, TenantPolicy
 from tests.api.test_operator import ADMIN, hashed
-from tests.databases import names, postgres, url
 from tests.serving import chat, in_process, live, make_state, patient, until
-
-__all__ = ["names", "postgres", "url"]
 
 CHAT = "/v1/chat/completions"
 POLICY = Policy(

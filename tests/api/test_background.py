@@ -16,10 +16,8 @@ from openai import AsyncOpenAI
 from tailrace.api.state import AppState
 from tailrace.backends.fake import FakeBackend, say
 from tailrace.policy import KeyPolicy, Policy, TenantPolicy
-from tests.databases import names, postgres, url
 from tests.serving import in_process, live, make_state, until
 
-__all__ = ["names", "postgres", "url"]
 TEXT = "A swift fox, Žďár and 👩🏽‍🚀."
 RESPONSES = "/v1/responses"
 

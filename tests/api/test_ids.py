@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.databases import names, postgres, url
 from tests.serving import in_process, make_state
-
-__all__ = ["names", "postgres", "url"]
 
 ODD = ("%00", "file-%00", "' OR 1=1 --", "..%5C..", "%F0%9F%98%80", "%ff", "x" * 3000)
 PATHS = (

@@ -16,10 +16,8 @@ from tailrace.backends.fake import FakeBackend, say
 from tailrace.policy import KeyPolicy, Policy, TenantPolicy
 from tests.api.test_background import running
 from tests.control.webhooks.test_deliveries import receiver
-from tests.databases import names, postgres, url
 from tests.serving import chat, in_process, make_state, parse_stream, until
 
-__all__ = ["names", "postgres", "url"]
 CHAT = "/v1/chat/completions"
 TEXT = "A swift fox, Žďár."
 LATE = {"x-tailrace-deadline-ms": "1"}  # nothing could start so soon

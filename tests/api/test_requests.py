@@ -11,10 +11,7 @@ import pytest
 from tailrace.api.state import AppState
 from tailrace.policy import Policy
 from tests.api.test_tenants import bearer, tenant
-from tests.databases import names, postgres, url
 from tests.serving import chat, in_process, make_state, until
-
-__all__ = ["names", "postgres", "url"]
 
 CHAT = "/v1/chat/completions"
 

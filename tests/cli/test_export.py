@@ -18,9 +18,6 @@ from tailrace.database.database import Database
 from tailrace.database.kept import Kept
 from tailrace.errors import ConfigError
 from tests.database.test_ledger import entry
-from tests.databases import names, postgres, url
-
-__all__ = ["names", "postgres", "url"]
 
 
 @pytest.fixture

@@ -14,10 +14,8 @@ from sqlalchemy import select
 
 from tailrace.database.database import Database
 from tailrace.database.ledger import ledger
-from tests.databases import names, postgres, url
 from tests.scenarios.child import child
 
-__all__ = ["names", "postgres", "url"]
 SERVER = "tests.scenarios.jobs_server"
 OPEN = ("queued", "in_progress")
 

@@ -21,12 +21,9 @@ from tailrace.database.jobs import lines
 from tailrace.database.ledger import ledger
 from tailrace.policy import Policy, Quota, TenantPolicy
 from tests.api.test_batches import ended, line, lines_of, made
-from tests.databases import names, postgres, url
 from tests.postgres_server import Postgres, needs_postgres
 from tests.scenarios.child import child
 from tests.serving import chat, live, make_state, until
-
-__all__ = ["names", "postgres", "url"]
 
 
 def batch_of(count: int) -> bytes:

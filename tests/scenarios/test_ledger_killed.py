@@ -11,12 +11,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.databases import names, postgres, url
 from tests.postgres_server import Postgres, needs_postgres
 from tests.scenarios.child import child
 from tests.serving import chat
-
-__all__ = ["names", "postgres", "url"]
 
 SERVER = "tests.scenarios.ledger_server"
 

@@ -18,10 +18,7 @@ from tailrace.observe.entry import Entry
 from tailrace.policy import Policy, Quota
 from tailrace.types import GenerateRequest
 from tests.api.test_tenants import bearer, tenant
-from tests.databases import names, postgres, url
 from tests.serving import chat, live, make_state, parse_stream, patient, until
-
-__all__ = ["names", "postgres", "url"]
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 RAISES, FAILS, ENDS, HANGS, HANGS_AT_ONCE = 41, 42, 43, 44, 45  # max_tokens of those that meet a fault

@@ -1,5 +1,0 @@
-"""Databases of both kinds."""
-
-from tests.databases import names, postgres, url
-
-__all__ = ["names", "postgres", "url"]
