@@ -23,10 +23,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tailrace.database.database import Database
 from tailrace.database.dialect import insert
 from tailrace.database.file import StoredFile
+from tailrace.database.forgetting import forget
 from tailrace.database.schema import Text, metadata
 
 CHUNK = 256 * 1024  # bytes in one row, of all but a file's last
-_AT_ONCE = 10  # files that one transaction forgets, so that no other write waits for long
+_AT_ONCE = 10  # files that one transaction forgets: each has many rows
 
 files = Table(
     "files",
@@ -117,14 +118,7 @@ class Files:
 
     async def forget(self, before: float) -> None:
         """Those that were made before."""
-        old = select(files.c.id).where(files.c.created < before).limit(_AT_ONCE)
-        while True:
-            async with self._database.write() as connection:
-                names = (await connection.execute(old)).scalars().all()
-                await connection.execute(delete(chunks).where(chunks.c.file.in_(names)))
-                await connection.execute(delete(files).where(files.c.id.in_(names)))
-            if len(names) < _AT_ONCE:
-                return
+        await forget(self._database, files.c.id, files.c.created < before, chunks.c.file, at_once=_AT_ONCE)
 
     async def drop(self, file_id: str) -> None:
         """What was written of a file that is not to be."""

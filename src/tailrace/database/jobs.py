@@ -38,6 +38,7 @@ from tailrace.database.database import Database
 from tailrace.database.dialect import insert
 from tailrace.database.file import StoredFile
 from tailrace.database.files import add_files
+from tailrace.database.forgetting import forget
 from tailrace.database.job import LIVE, Counts, Due, EndedLine, Job, JobState, Line, LineState, NewLine, Result
 from tailrace.database.ledger import Row, insert_entries
 from tailrace.database.schema import Text, metadata
@@ -97,7 +98,6 @@ lines = Table(
     Index(None, "state", "owner"),
 )
 
-_AT_ONCE = 1000  # jobs that one transaction forgets, so that no other write waits for long
 _OPEN = (LineState.PENDING, LineState.RUNNING)
 _JSON = ("metadata", "errors")
 _JOB = [column for column in jobs.c if column.name not in ("owner", "lease", "counts")]
@@ -165,14 +165,7 @@ class Jobs:
 
     async def forget(self, kinds: Collection[str], before: float) -> None:
         """Those that were over before."""
-        old = select(jobs.c.id).where(jobs.c.kind.in_(kinds), jobs.c.ended < before).limit(_AT_ONCE)
-        while True:
-            async with self._database.write() as connection:
-                names = (await connection.execute(old)).scalars().all()
-                await connection.execute(delete(lines).where(lines.c.job.in_(names)))
-                await connection.execute(delete(jobs).where(jobs.c.id.in_(names)))
-            if len(names) < _AT_ONCE:
-                return
+        await forget(self._database, jobs.c.id, jobs.c.kind.in_(kinds) & (jobs.c.ended < before), lines.c.job)
 
     # --- for whoever runs them
 

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, RowMapping, Table, delete, or_, select
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, RowMapping, Table, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tailrace.database.database import Database
 from tailrace.database.entry_id import entry_ids_from
+from tailrace.database.forgetting import forget
 from tailrace.database.schema import Text, metadata
 
 Row = Mapping[str, Any]
-_AT_ONCE = 1000  # rows that one transaction forgets, so that no other write waits for long
 
 ledger = Table(
     "ledger",
@@ -121,11 +121,4 @@ class LedgerTable:
 
     async def forget(self, before: float) -> int:
         """Rows of requests that were opened before, in seconds since the epoch; how many there were."""
-        old = select(ledger.c.entry_id).where(ledger.c.entry_id < entry_ids_from(before)).limit(_AT_ONCE)
-        forgotten = 0
-        while True:
-            async with self._database.write() as connection:
-                done = await connection.execute(delete(ledger).where(ledger.c.entry_id.in_(old)))
-            forgotten += done.rowcount
-            if done.rowcount < _AT_ONCE:
-                return forgotten
+        return await forget(self._database, ledger.c.entry_id, ledger.c.entry_id < entry_ids_from(before))

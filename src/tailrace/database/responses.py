@@ -8,11 +8,10 @@ from sqlalchemy import Column, ColumnElement, Float, Row, Table, delete, func, s
 
 from tailrace.database.database import Database
 from tailrace.database.dialect import insert
+from tailrace.database.forgetting import forget
 from tailrace.database.response import KeptResponse
 from tailrace.database.schema import Text, metadata
 from tailrace.errors import InvalidRequest
-
-_AT_ONCE = 1000  # rows that one transaction forgets, so that no other write waits for long
 
 responses = Table(
     "responses",
@@ -96,14 +95,7 @@ class Responses:
 
     async def forget(self, before: float) -> int:
         """Those that were made before; how many there were."""
-        old = select(responses.c.id).where(responses.c.created < before).limit(_AT_ONCE)
-        forgotten = 0
-        while True:
-            async with self._database.write() as connection:
-                done = await connection.execute(delete(responses).where(responses.c.id.in_(old)))
-            forgotten += done.rowcount
-            if done.rowcount < _AT_ONCE:
-                return forgotten
+        return await forget(self._database, responses.c.id, responses.c.created < before)
 
 
 def _of(tenant: str, response_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
