@@ -26,6 +26,7 @@ from tailrace.errors import Domain, ErrorKind, Unavailable
 TIMEOUT = 10.0  # seconds that a transaction may take, waiting for a connection and for others' locks included
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 _WRITES = "tailrace_writes"
+_TURN = 0.02  # seconds
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +66,22 @@ class Database:
         not answer, ConfigError for a database of a later version."""
         if self.sqlite and self._url.database:
             Path(self._url.database).parent.mkdir(parents=True, exist_ok=True)
-        async with self.write() as connection:
-            await connection.run_sync(migrate)
+        until = asyncio.get_running_loop().time() + self._timeout
+        while not await self._migrated(until):  # noqa: ASYNC110 - the other server tells nobody
+            await asyncio.sleep(_TURN)
         self._file = self._found()
+
+    async def _migrated(self, until: float) -> bool:
+        """False where another server makes the same new file of SQLite, which does not wait for that to be over."""
+        try:
+            async with self.write() as connection:
+                await connection.run_sync(migrate)
+        except Unavailable as error:
+            locked = self.sqlite and "database is locked" in str(error.__cause__)
+            if not locked or asyncio.get_running_loop().time() >= until:
+                raise
+            return False
+        return True
 
     async def close(self) -> None:
         await self._engine.dispose()
