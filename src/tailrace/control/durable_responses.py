@@ -17,6 +17,7 @@ from tailrace.clock import Clock
 from tailrace.control.responses import CountedResponses
 from tailrace.database.keeping import Keeping
 from tailrace.database.response import KeptResponse
+from tailrace.database.retention import Retention
 from tailrace.errors import Unavailable
 from tailrace.frozen import frozen
 
@@ -26,7 +27,6 @@ _PATIENCE = 1.0  # seconds that an answer waits for its commit
 _AGAIN = 1.0  # seconds between tries while the database is away
 _LAST = 5.0  # seconds at the end for what is not written yet
 _AT_ONCE = 100  # responses in one transaction
-_SWEEP = 3600.0  # seconds between looks for what is too old
 
 
 @frozen
@@ -45,13 +45,12 @@ class DurableResponses(CountedResponses):
         self._keeping = keeping
         self._clock = clock
         self._most = most
-        self._retention = retention
+        self._retention = Retention(retention, clock)
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._size = 0
         self._away = False
         self._writer: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
-        self._swept: float | None = None
 
     @property
     def unwritten(self) -> int:
@@ -75,7 +74,7 @@ class DurableResponses(CountedResponses):
         found = self._unwritten(tenant, response_id)
         if found is not None:
             return found
-        return await (await self._keeping.needed()).responses.get(tenant, response_id, self._since())
+        return await (await self._keeping.needed()).responses.get(tenant, response_id, self._retention.since)
 
     async def chain(self, tenant: str, response_id: str) -> list[KeptResponse] | None:
         """Raises Unavailable, InvalidRequest for one that is too long."""
@@ -86,7 +85,7 @@ class DurableResponses(CountedResponses):
             wanted = kept.previous
         if wanted is not None:
             store = (await self._keeping.needed()).responses
-            found += await store.chain(tenant, wanted, self._since(), self._most)
+            found += await store.chain(tenant, wanted, self._retention.since, self._most)
         return found[::-1] if found and found[-1].previous is None else None
 
     async def delete(self, tenant: str, response_id: str) -> bool:
@@ -112,9 +111,6 @@ class DurableResponses(CountedResponses):
     def _unwritten(self, tenant: str, response_id: str) -> KeptResponse | None:
         entry = self._waiting.get(response_id)
         return entry.kept if entry is not None and entry.tenant == tenant else None
-
-    def _since(self) -> float:
-        return self._clock.wall() - self._retention if self._retention else 0.0
 
     def _remove(self, response_id: str) -> None:
         entry = self._waiting.pop(response_id)
@@ -146,7 +142,5 @@ class DurableResponses(CountedResponses):
                 await asyncio.sleep(_AGAIN)
 
     async def _sweep(self) -> None:
-        now = self._clock.now()
-        if self._retention and (self._swept is None or now - self._swept >= _SWEEP):
-            self._swept = now
-            await (await self._keeping.needed()).responses.forget(self._since())
+        if self._retention.due():
+            await (await self._keeping.needed()).responses.forget(self._retention.since)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Boolean, Column, Float, RowMapping, Table, delete, exists, select
+from sqlalchemy import Boolean, Column, Float, RowMapping, Table, exists, select
 
 from tailrace.database.database import Database
 from tailrace.database.dialect import insert
 from tailrace.database.entry_id import entry_ids_from
+from tailrace.database.forgetting import forget
 from tailrace.database.ledger import ledger
 from tailrace.database.schema import Text, metadata
 
@@ -47,8 +48,8 @@ class FeedbackTable:
         async with self._database.read() as connection:
             return {row["entry_id"]: row for row in (await connection.execute(query)).mappings()}
 
-    async def forget(self, before: float) -> None:
-        """What was said of requests that were opened before, in seconds since the epoch, and are in no ledger."""
+    async def forget(self, before: float) -> int:
+        """What was said of requests that were opened before, in seconds since the epoch, and are in no ledger; of how
+        many."""
         old = (feedback.c.entry_id < entry_ids_from(before)) & ~exists().where(ledger.c.entry_id == feedback.c.entry_id)
-        async with self._database.write() as connection:
-            await connection.execute(delete(feedback).where(old))
+        return await forget(self._database, feedback.c.entry_id, old)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from os import urandom
 
-from sqlalchemy import Column, ColumnElement, Float, Integer, Row, Table, delete, or_, select, update
+from sqlalchemy import Column, ColumnElement, Float, Integer, Row, Table, or_, select, update
 
 from tailrace.database.database import Database
+from tailrace.database.forgetting import forget
 from tailrace.database.job import LineState
 from tailrace.database.jobs import jobs, lines
 from tailrace.database.schema import Text, metadata
@@ -96,11 +97,10 @@ class Webhooks:
             row = (await connection.execute(select(webhooks).where(*mine))).first()
         return None if row is None else _webhook(row)
 
-    async def forget(self, before: float) -> None:
-        """Those that were made before and wait for nothing that could still happen."""
-        old = (or_(webhooks.c.state != WAITING, webhooks.c.due.is_(None)), webhooks.c.created < before)
-        async with self._database.write() as connection:
-            await connection.execute(delete(webhooks).where(*old))
+    async def forget(self, before: float) -> int:
+        """Those that were made before and wait for nothing that could still happen; how many there were."""
+        over = or_(webhooks.c.state != WAITING, webhooks.c.due.is_(None))
+        return await forget(self._database, webhooks.c.id, over & (webhooks.c.created < before))
 
 
 def _webhook(row: Row[tuple[object, ...]]) -> Webhook:

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from tailrace.clock import Clock
 from tailrace.database.keeping import Keeping
+from tailrace.database.retention import Retention
 from tailrace.errors import Unavailable
 from tailrace.observe.entry import Entry, is_row
 from tailrace.observe.spill import Spill
@@ -36,7 +37,6 @@ _AT_ONCE = 200  # rows of a transaction
 _MOST = 8192  # entries in memory, about 4 KiB each
 _LAST = 5.0  # seconds at the end for what is not written yet
 _TRIES = 5  # at the end, of rows that no file takes
-_SWEEP = 3600.0  # seconds between looks for what is too old
 
 Row = dict[str, Any]
 
@@ -58,7 +58,7 @@ class Ledger(Collector):
         self._keeping = keeping
         self._clock = clock
         self._spill = spill
-        self._retention = retention
+        self._retention = Retention(retention, clock)
         self._flush = flush
         self._most = most
         self._waiting: deque[Entry] = deque()
@@ -66,7 +66,6 @@ class Ledger(Collector):
         self._away = False
         self._again = 0.0  # when the database is tried next, where it is away
         self._losing = False
-        self._swept: float | None = None
 
     def start(self) -> None:
         """Write what an earlier server has left. Whatever is added starts it too."""
@@ -231,11 +230,7 @@ class Ledger(Collector):
         self._away = self._losing = False
 
     async def _sweep(self) -> None:
-        now = self._clock.now()
-        if self._retention and (self._swept is None or now - self._swept >= _SWEEP):
-            self._swept = now
-            kept = self._keeping.now
-            if kept is not None:
-                before = self._clock.wall() - self._retention
-                await kept.ledger.forget(before)
-                await kept.feedback.forget(before)
+        kept = self._keeping.now
+        if kept is not None and self._retention.due():
+            await kept.ledger.forget(self._retention.since)
+            await kept.feedback.forget(self._retention.since)

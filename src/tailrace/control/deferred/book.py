@@ -20,12 +20,12 @@ from tailrace.control.streams import Streams, counted
 from tailrace.control.webhooks.deliveries import Deliveries
 from tailrace.database.job import EndedLine, Job, JobState, Line, LineState, NewLine
 from tailrace.database.keeping import Keeping
+from tailrace.database.retention import Retention
 from tailrace.errors import QueueFull
 from tailrace.frozen import frozen
 from tailrace.protocol.responses.answer import response_event
 
 _TIME = 24 * 3600.0  # seconds in which it is to be done
-_SWEEP = 3600.0  # seconds between looks for what is too old
 _LOOK = 1.0  # seconds between looks for one that runs elsewhere
 
 
@@ -64,8 +64,7 @@ class Deferred:
         self._deliveries = deliveries
         self._clock = clock
         self._most = most
-        self._retention = retention
-        self._swept = 0.0
+        self._retention = Retention(retention, clock)
         self.wake: Callable[[], None] = _nothing
         self.stop: Callable[[str], None] = lambda job_id: None
 
@@ -174,11 +173,10 @@ class Deferred:
         raise AssertionError("a single request has nothing to begin with")
 
     async def end(self, job: Job) -> None:
-        kept, now = await self._keeping.needed(), self._clock.wall()
-        await kept.jobs.end(job, None, None, now)
-        if self._retention and now - self._swept >= _SWEEP:
-            self._swept = now
-            await kept.jobs.forget(KINDS, now - self._retention)
+        kept = await self._keeping.needed()
+        await kept.jobs.end(job, None, None, self._clock.wall())
+        if self._retention.due():
+            await kept.jobs.forget(KINDS, self._retention.since)
         stream = self._streams.find(job.tenant, job.id)
         if stream is not None and not stream.ended:
             stream.end(whole=False)

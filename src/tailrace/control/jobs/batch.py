@@ -13,6 +13,7 @@ from tailrace.control.jobs.line import Collected, LineOut
 from tailrace.database.file import StoredFile
 from tailrace.database.job import EndedLine, Job, Line, LineState
 from tailrace.database.keeping import Keeping
+from tailrace.database.retention import Retention
 
 BATCH = "batch"
 OUTPUT_PURPOSE = "batch_output"
@@ -32,7 +33,7 @@ class Batches:
         self._plane = plane
         self._keeping = keeping
         self._most_bytes = most_bytes
-        self._retention = retention
+        self._retention = Retention(retention, plane.clock)
 
     def out(self, line: Line) -> LineOut:
         return Collected()
@@ -62,11 +63,10 @@ class Batches:
         kept = await self._keeping.needed()
         output = await self._write(job, "output", lambda line: line.state is LineState.DONE)
         errors = await self._write(job, "error", lambda line: line.state is not LineState.DONE)
-        wall = self._plane.clock.wall()
-        await kept.jobs.end(job, output, errors, wall)
-        if self._retention:
-            await kept.jobs.forget((BATCH,), wall - self._retention)
-            await kept.files.forget(wall - self._retention)
+        await kept.jobs.end(job, output, errors, self._plane.clock.wall())
+        if self._retention.due():
+            await kept.jobs.forget((BATCH,), self._retention.since)
+            await kept.files.forget(self._retention.since)
 
     async def _write(self, job: Job, name: str, wanted: Callable[[EndedLine], bool]) -> StoredFile | None:
         """None where no line is wanted."""

@@ -21,6 +21,7 @@ from tailrace.control.tenants import Tenants
 from tailrace.control.webhooks.target import check_target
 from tailrace.database.job import LineState
 from tailrace.database.keeping import Keeping
+from tailrace.database.retention import Retention
 from tailrace.database.webhook import DELIVERED, FAILED, WAITING, Webhook
 from tailrace.errors import ConfigError, InvalidRequest, Unavailable
 
@@ -34,7 +35,6 @@ _AFTER = (5.0, 30.0, 120.0, 600.0, 3600.0, 6 * 3600.0, 12 * 3600.0, 12 * 3600.0)
 _LEASE = 60.0  # seconds that a try may take, notes included
 _LOOK = 5.0  # seconds between looks for what others have left
 _AT_ONCE = 16
-_SWEEP = 3600.0  # seconds between looks for what is too old
 
 
 class Deliveries:
@@ -56,8 +56,7 @@ class Deliveries:
         self._tenants = tenants
         self._hosts = hosts
         self._clock = clock
-        self._retention = retention
-        self._swept = 0.0
+        self._retention = Retention(retention, clock)
         self._random = random.Random(seed)
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -113,19 +112,14 @@ class Deliveries:
             await kept.webhooks.ripen(self._clock.wall(), self._event)
             found = await kept.webhooks.claim(self._clock.wall(), _LEASE, _AT_ONCE)
             await asyncio.gather(*(self._deliver(kept, poster, each) for each in found))
-            await self._sweep(kept)
+            if self._retention.due():
+                await kept.webhooks.forget(self._retention.since)
         except Unavailable:
             return False
         except Exception:
             log.exception("webhooks could not be sent")
             return False
         return bool(found)
-
-    async def _sweep(self, kept: Kept) -> None:
-        now = self._clock.wall()
-        if self._retention and now - self._swept >= _SWEEP:
-            self._swept = now
-            await kept.webhooks.forget(now - self._retention)
 
     def _event(self, webhook: Webhook, kind: str, ended_as: str) -> str:
         """OpenAI's form of an event, which names what it is about and holds nothing of it."""
