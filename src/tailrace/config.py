@@ -150,7 +150,7 @@ class DataConfig:
         unit="url",
     )
     ledger_retention: float = knob(
-        400 * 86400.0, "rows of the ledger are forgotten after; 0: never", unit="seconds", low=0
+        400 * 86400.0, "rows of the ledger and of the audit log are forgotten after; 0: never", unit="seconds", low=0
     )
     ledger_spill: int = knob(
         256 * 1024 * 1024, "file in the folder for rows that the database cannot take now", unit="bytes", low=0

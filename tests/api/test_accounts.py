@@ -295,6 +295,21 @@ async def test_changes_outlive_the_server(url: str) -> None:
     await ended(second)
 
 
+async def test_rows_of_the_log_are_forgotten_with_those_of_the_ledger(url: str) -> None:
+    first = await begun(made(database=url, clock=ManualClock(wall=0.0)))
+    async with in_process(first) as client:
+        await do(client, "PATCH", "/tenants/acme", {"weight": 3})
+    await ended(first)
+    late = await begun(made(database=url, clock=ManualClock(wall=first.config.data.ledger_retention + 1)))
+    assert late.keeping.now is not None
+    while await late.keeping.now.accounts.audit(10):  # noqa: ASYNC110 - what is waited for has no event
+        await asyncio.sleep(0.001)
+    async with in_process(late) as client:
+        await do(client, "PATCH", "/tenants/acme", {"weight": 4})
+        assert [row["after"]["weight"] for row in await log(client)] == [4.0]
+    await ended(late)
+
+
 async def test_servers_on_one_database_share_changes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a real server on a port; both change things at the same time."""
     monkeypatch.setattr("tailrace.control.accounts.accounts.EVERY", 0.05)

@@ -74,7 +74,8 @@ class AppState:
     def __post_init__(self) -> None:
         self.started = self.clock.wall()
         self.settings = Settings(self.loaded or ConfigLoaded.of(self.config), self.pipeline, self.models)
-        self.accounts = Accounts(self.settings, self.keeping, self.clock, self.server)
+        data = self.config.data
+        self.accounts = Accounts(self.settings, self.keeping, self.clock, self.server, retention=data.ledger_retention)
         self.responses = self._responses()
         api = self.config.api
         self.streams = Streams(self.clock, most=api.stream_memory, grace=api.stream_grace)
@@ -83,15 +84,13 @@ class AppState:
             self.pipeline, self.models, limits, self.responses, self.metrics, self.records, self.clock, self.server
         )
         self.adapters = Adapters(self.models, self.config.api.lora_folder)
-        self.ledger = Ledger(self.keeping, self.clock, self.spill, retention=self.config.data.ledger_retention)
+        self.ledger = Ledger(self.keeping, self.clock, self.spill, retention=data.ledger_retention)
         self.metrics.show(self.ledger)
         self.reports = Reports(self.keeping)
         self.history = History(self.records, self.keeping, self.clock)
         self.deliveries = self._deliveries()
         self.deferred = self._deferred()
-        batches = Batches(
-            self.plane, self.keeping, most_bytes=api.max_body_bytes, retention=self.config.data.response_retention
-        )
+        batches = Batches(self.plane, self.keeping, most_bytes=api.max_body_bytes, retention=data.response_retention)
         kinds: dict[str, JobKind] = {BATCH: batches, **dict.fromkeys(KINDS, self.deferred)}
         self.runner = JobRunner(self.plane, self.keeping, kinds, most=self.config.control.job_lines)
         self.deferred.wake, self.deferred.stop = self.runner.wake, self.runner.stop

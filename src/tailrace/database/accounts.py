@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tailrace.database.account import AddedKey, AuditRow, Overlay, TenantChange
 from tailrace.database.database import Database
 from tailrace.database.dialect import insert
+from tailrace.database.forgetting import forget
 from tailrace.database.schema import Text, metadata
 
 account_version = Table(
@@ -100,6 +101,10 @@ class AccountTables:
             query = query.where(audit.c.number < before)
         async with self._database.read() as connection:
             return [_audit_row(row) for row in (await connection.execute(query)).mappings()]
+
+    async def forget(self, before: float) -> int:
+        """Rows of the log from before, in seconds since the epoch; how many there were."""
+        return await forget(self._database, audit.c.number, audit.c.at < before)
 
 
 async def _version(connection: AsyncConnection) -> int:

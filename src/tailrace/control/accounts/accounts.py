@@ -18,6 +18,7 @@ from tailrace.control.accounts.edits import Basis
 from tailrace.control.settings import Settings
 from tailrace.database.account import AuditRow, Overlay
 from tailrace.database.keeping import Keeping
+from tailrace.database.retention import Retention
 from tailrace.errors import ConfigError, InvalidRequest, Unavailable
 from tailrace.policy import check_budgets
 
@@ -33,13 +34,17 @@ Told = Callable[[Basis, Basis], AuditRow]  # from what was and is there to the r
 
 
 class Accounts:
-    """`start()` when `keeping` has started, `close()` in the end."""
+    """`start()` when `keeping` has started, `close()` in the end. `retention`: seconds until a row of the log is
+    forgotten; 0: never."""
 
-    def __init__(self, settings: Settings, keeping: Keeping, clock: Clock, server: str) -> None:
+    def __init__(
+        self, settings: Settings, keeping: Keeping, clock: Clock, server: str, *, retention: float = 0.0
+    ) -> None:
         self._settings = settings
         self._keeping = keeping
         self._clock = clock
         self._server = server
+        self._retention = Retention(retention, clock)
         self._log: deque[AuditRow] = deque(maxlen=_IN_MEMORY)
         self._number = 0
         self._refused: deque[float] = deque()
@@ -128,6 +133,8 @@ class Accounts:
                 await self.look()
                 self._settings.complete(True)
                 away = False
+                if self._retention.due():
+                    await (await self._keeping.needed()).accounts.forget(self._retention.since)
             except Unavailable as error:
                 if not away:
                     log.warning("changes of tenants and keys cannot be read: %s", error.__cause__ or error)
