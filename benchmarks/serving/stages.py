@@ -38,7 +38,7 @@ STAGES: tuple[tuple[str, object, str], ...] = (
     ("route and key", table.Endpoint, "__call__"),
     ("exchange: body, connection, stream", exchange.Exchange, "__call__"),
     ("exchange: body, connection, stream", exchange.Exchange, "__init__"),
-    ("JSON and validation", answering.Answering, "_parse"),
+    ("JSON and validation", answering.Answering, "read"),
     ("the door", Pipeline, "look"),
     ("the door", Pipeline, "door"),
     ("request checked and built", ChatRequest, "ask"),

@@ -17,25 +17,18 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    def now(self) -> float:
-        return time.monotonic()
-
-    def wall(self) -> float:
-        return time.time()
+    now = staticmethod(time.monotonic)  # as they are: a request asks thirty times
+    wall = staticmethod(time.time)
 
 
 class WorkClock:
     """Counts the processor time of the calling thread: for bounds on work, which waiting for a processor must not use
     up. `wall` is the other clock's."""
 
+    now = staticmethod(time.thread_time)
+
     def __init__(self, wall: Clock) -> None:
-        self._wall = wall
-
-    def now(self) -> float:
-        return time.thread_time()
-
-    def wall(self) -> float:
-        return self._wall.wall()
+        self.wall = wall.wall
 
 
 class ManualClock:

@@ -273,8 +273,7 @@ async def test_several_prompts_run_at_once_and_end_once() -> None:
         await until(lambda started=started: len(plane.fake.started_ids) == started)
         plane.fake.step(3)
     await task
-    usage = session.finish()
-    await session.close()
+    usage = await session.finish()
     await session.close()
     assert got == {0: 1, 1: 3, 2: 2}
     assert (usage.prompt_tokens, usage.completion_tokens) == (12, 6)

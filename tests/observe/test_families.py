@@ -27,7 +27,7 @@ def samples(text: str) -> list[object]:
 def test_the_text_of_histograms_is_what_the_library_writes() -> None:
     made = Histograms("wait_seconds", "How long", ("class", "model"), (0.001, 0.5, 10))
     for value, model in ((0.1, "m"), (20.0, "m"), (0.5, 'hostile "\\\n}{'), (1 / 3, "m")):
-        made.of(("agent", model)).add(value)
+        made.at["agent", model].add(value)
     text = made.text()
     assert samples(text) == samples(generate_latest(Alone(made)).decode())  # type: ignore[arg-type]
     assert text.splitlines()[:3] == [

@@ -122,7 +122,7 @@ class Exchange(Response):
         except Exception:
             log.exception("request %s failed while streaming", self._request_id)
             last = answer.failed(self._answering.noted(internal_error()))
-        await session.close()
+        await session.close()  # of one that failed
         await out.end(last)
 
     async def _released(self, session: Session) -> None:
@@ -144,7 +144,7 @@ class Exchange(Response):
             if data:
                 await out.write(data)
             item = await anext(session, None)
-        usage = session.finish()
+        usage = await session.finish()
         return answer.end(usage, timings(self._answering.timeline))
 
     async def _first(self, session: Session, out: EventStream) -> tuple[int, Sequence[TokenEvent]]:

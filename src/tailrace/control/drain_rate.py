@@ -28,7 +28,8 @@ class DrainRate:
     of it has completed. The estimate falls while nothing completes."""
 
     def __init__(self) -> None:
-        self._done: deque[tuple[float, int]] = deque(maxlen=_KEEP)
+        self._done: deque[tuple[float, int]] = deque()  # the last _KEEP at most
+        self._tokens = 0  # of those
         self._busy_since: float | None = None
         self._before = _UNKNOWN
 
@@ -41,11 +42,15 @@ class DrainRate:
         """What was is over, at the time of the last completion; its pace is remembered."""
         if self._done:
             self._before = self._remembered(self._done[-1][0])
+            self._done.clear()
+            self._tokens = 0
         self._busy_since = None
-        self._done.clear()
 
     def completed(self, now: float, prompt_tokens: int) -> None:
+        if len(self._done) == _KEEP:
+            self._forget()
         self._done.append((now, prompt_tokens))
+        self._tokens += prompt_tokens
 
     def seconds_for(self, requests: float, tokens: int, now: float) -> float:
         """Time until that many more requests, and that many prompt tokens, have left, in all likelihood: who comes back
@@ -60,16 +65,20 @@ class DrainRate:
         if self._before is _UNKNOWN:
             pace = pace._replace(requests=pace.requests - _UNKNOWN.requests)
         part = min(_REMEMBERED / pace.requests, 1.0)
-        return _Pace(*(part * each for each in pace))
+        return _Pace(part * pace.requests, part * pace.tokens, part * pace.seconds)
 
     def _pace(self, now: float) -> _Pace:
         while self._done and self._done[0][0] < now - _WINDOW:
-            self._done.popleft()
-        before, moved = self._before, sum(tokens for _, tokens in self._done)
-        return _Pace(before.requests + len(self._done), before.tokens + moved, before.seconds + self._span(now))
+            self._forget()
+        before = self._before
+        return _Pace(before.requests + len(self._done), before.tokens + self._tokens, before.seconds + self._span(now))
+
+    def _forget(self) -> None:
+        """The oldest."""
+        self._tokens -= self._done.popleft()[1]
 
     def _span(self, now: float) -> float:
         since = self._busy_since if self._busy_since is not None else now
-        full = len(self._done) == self._done.maxlen
+        full = len(self._done) == _KEEP
         begin = self._done[0][0] if full else max(since, now - _WINDOW)
         return max(now - begin, 0.0)

@@ -121,9 +121,10 @@ class Foresight:
 
     def learn(self, prediction: Prediction, actual: Times) -> None:
         """How it turned out, of a request that made its tokens."""
+        model = prediction.model
         for name in _LEAST:
-            if name != "wait" or prediction.model.wait:
-                self.errors[name].learn(prediction.kind, getattr(prediction.model, name), getattr(actual, name))
+            if name != "wait" or model.wait:
+                self.errors[name].learn(prediction.kind, getattr(model, name), getattr(actual, name))
 
     def learn_cost(self, ticket: Ticket, device_seconds: float, output_tokens: float, blocks: int) -> None:
         """What a request took that ended by itself; `output_tokens` of a choice."""

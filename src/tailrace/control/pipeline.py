@@ -73,8 +73,9 @@ class Place:
         self._give_back(1)
 
     def release(self) -> None:
-        self._give_back(self.left)
-        self._pipeline.settle()
+        if self.left:
+            self._give_back(self.left)
+            self._pipeline.settle()
 
     def _give_back(self, count: int) -> None:
         self._pipeline.waiters.add(self._scopes, -count, -self.tokens)

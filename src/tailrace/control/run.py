@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+COUNTS = (  # what `Run.counts` gives
+    "prompt_tokens", "cached_tokens", "completion_tokens", "preemptions", "recomputed_tokens", "kv_blocks", "device_us",
+    "measured_us", "price",
+)  # fmt: skip
+
 
 class Run:
     """Made by `Pipeline.admit`. Await `released()`, iterate, and `close()` in the end, whatever happens."""
@@ -46,7 +51,9 @@ class Run:
         self.cost = 0  # millionths of money that it was charged, once it has ended
         self.kv_blocks = 0  # that it held when it held most
         self.failed = False
-        self.expected_length = ticket.estimate.output_mean  # of a choice, and the tokens it had when that was looked up
+        expected = ticket.estimate
+        self.token_seconds = expected.decode_seconds / expected.sequences / max(expected.output_mean - 1.0, 1.0)
+        self.expected_length = expected.output_mean  # of a choice, and the tokens it had when that was looked up
         self.looked_at = 0
         self.id = request.id
         self.sequences = request.n
@@ -77,16 +84,11 @@ class Run:
     def tenant(self) -> str:
         return self.ticket.tenant
 
-    @property
-    def lost_work(self) -> tuple[int, int]:
-        """Preemptions so far, and tokens that were computed again after them."""
-        return self._counted
-
-    @property
-    def token_seconds(self) -> float:
-        """Standard device-seconds that a token of its answer is expected to cost."""
-        expected = self.ticket.estimate
-        return expected.decode_seconds / expected.sequences / max(expected.output_mean - 1.0, 1.0)
+    def counts(self) -> tuple[int, ...]:
+        """What it took so far, as COUNTS names it."""
+        measured = round(self.measured_seconds * 1e6)
+        tokens = (self.prefilled_tokens, self.cached_tokens, self.generated)
+        return (*tokens, *self._counted, self.kv_blocks, self.device_us, measured, self.cost)
 
     def choices(self) -> Iterator[tuple[int, bool]]:
         """Tokens of each choice, and whether it ended by itself."""

@@ -8,15 +8,11 @@ from typing import Any
 
 from tailrace.control.intake import Caller
 from tailrace.control.pipeline import Pipeline, Place
-from tailrace.control.run import Run
+from tailrace.control.run import COUNTS, Run
 from tailrace.observe.timeline import Phase, Timeline
 from tailrace.types import GenerateRequest, TokenEvent, Usage
 
 _Item = tuple[int, Sequence[TokenEvent]]
-COUNTS = (
-    "prompt_tokens", "cached_tokens", "completion_tokens", "preemptions", "recomputed_tokens", "kv_blocks", "device_us",
-    "measured_us", "price",
-)  # fmt: skip
 
 
 class Session:
@@ -40,7 +36,7 @@ class Session:
     def __init__(self, runs: Sequence[Run], timeline: Timeline) -> None:
         self._runs = runs
         self._timeline = timeline
-        self._before: dict[str, Any] = {name: timeline.facts.get(name, 0) for name in COUNTS}
+        self._before: list[Any] = [timeline.facts.get(name, 0) for name in COUNTS]
         self._mailbox: asyncio.Queue[_Item | Exception | None] | None = None  # of several runs
         self._tasks: list[asyncio.Task[None]] = []
         self._unfinished = len(self._runs)
@@ -74,42 +70,28 @@ class Session:
             self._unfinished -= 1
         raise StopAsyncIteration
 
-    def usage(self) -> Usage:
-        """Tokens so far; every prompt counts once. Also noted on the timeline: there those of prompts that started."""
-        usage = Usage(
-            prompt_tokens=sum(run.prompt_tokens for run in self._runs),
-            completion_tokens=sum(run.generated for run in self._runs),
-            cached_tokens=sum(run.cached_tokens for run in self._runs),
-        )
-        self._note(usage)
-        return usage
-
-    def _note(self, usage: Usage) -> None:
-        """Put these counts on top of those that the request's earlier sessions have left."""
-        facts, before, runs = self._timeline.facts, self._before, self._runs
-        counts = (
-            sum([run.prefilled_tokens for run in runs]),
-            usage.cached_tokens,
-            usage.completion_tokens,
-            sum([run.lost_work[0] for run in runs]),
-            sum([run.lost_work[1] for run in runs]),
-            sum([run.kv_blocks for run in runs]),
-            sum([run.device_us for run in runs]),
-            sum([round(run.measured_seconds * 1e6) for run in runs]),
-            sum([run.cost for run in runs]),
-        )
-        for name, count in zip(COUNTS, counts, strict=True):
-            facts[name] = before[name] + count
-        facts["longest"] = max([run.longest for run in runs])
-        facts["worst_gap"] = max([run.worst_gap for run in runs])
-
-    def finish(self) -> Usage:
-        """Every choice has ended: what is left is the answer's own writing."""
+    async def finish(self) -> Usage:
+        """Every choice has ended: what is left is the answer's own writing. Closes; every prompt counts once."""
         self._timeline.enter(Phase.POST)
-        return self.usage()
+        await self.close()
+        return Usage(
+            prompt_tokens=sum([run.prompt_tokens for run in self._runs]),
+            completion_tokens=sum([run.generated for run in self._runs]),
+            cached_tokens=sum([run.cached_tokens for run in self._runs]),
+        )
+
+    def _note(self) -> None:
+        """Put the runs' counts on top of those that the request's earlier sessions have left."""
+        counts, facts = self._before, self._timeline.facts
+        for run in self._runs:
+            counts = [count + more for count, more in zip(counts, run.counts(), strict=True)]
+        facts.update(zip(COUNTS, counts, strict=True))
+        facts["longest"] = max([run.longest for run in self._runs])
+        facts["worst_gap"] = max([run.worst_gap for run in self._runs])
 
     async def close(self) -> None:
-        """End all runs, wherever they are, and give back what they hold. Safe to call twice."""
+        """End all runs, wherever they are, give back what they hold, and note what they took on the timeline: of
+        prompts that started. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -121,7 +103,7 @@ class Session:
             await self._runs[0].close()
         else:
             await asyncio.gather(*(run.close() for run in self._runs))
-        self.usage()
+        self._note()
 
     async def _pump(self, index: int, run: Run, mailbox: asyncio.Queue[_Item | Exception | None]) -> None:
         try:

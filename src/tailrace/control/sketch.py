@@ -9,7 +9,8 @@ the buckets above it as the numbers known in full are.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import ceil, log
 from typing import Any
 
@@ -29,9 +30,7 @@ class Scale:
         self.bounds: list[float] = bounds.tolist()  # bucket i holds bounds[i-1] <= x < bounds[i]
         edges = np.concatenate((bounds[:1] / (1.0 + width), bounds, bounds[-1:] * (1.0 + width)))
         self.middles: F64 = np.sqrt(edges[:-1] * edges[1:])  # what a bucket's numbers are taken to be
-
-    def bucket(self, value: float) -> int:
-        return bisect_right(self.bounds, value)
+        self.bucket: Callable[[float], int] = partial(bisect_right, self.bounds)  # that a number belongs to
 
 
 class Sketch:

@@ -52,16 +52,16 @@ class ByRequest:
         kind = (request_class, length, str(facts.get("base_model") or _UNKNOWN), outcome)
         for phase, microseconds in timeline.parts().items():
             if microseconds:
-                self._phases.of((phase, *kind)).add(microseconds / 1e6)
-        self._e2e.of(kind).add(times.total_ms / 1e3)
-        self._queue.of(kind).add(times.queue_ms / 1e3)
+                self._phases.at[phase, *kind].add(microseconds / 1e6)
+        self._e2e.at[kind].add(times.total_ms / 1e3)
+        self._queue.at[kind].add(times.queue_ms / 1e3)
         if times.ttft_ms is not None:
-            self._ttft.of(kind).add(times.ttft_ms / 1e3)
+            self._ttft.at[kind].add(times.ttft_ms / 1e3)
         if times.tpot_ms is not None:
-            self._tpot.of(kind).add(times.tpot_ms / 1e3)
+            self._tpot.at[kind].add(times.tpot_ms / 1e3)
             gap = facts.get("worst_gap")
             if isinstance(gap, float):
-                self._gap.of(kind).add(gap)
+                self._gap.at[kind].add(gap)
         self._judge(timeline, request_class, length)
         if times.adapter is not None:
             self._adapters.ended(times.adapter, outcome, times.completion_tokens)

@@ -192,9 +192,9 @@ def _decisions(facts: dict[str, object]) -> dict[str, Any]:
 def _plain(decision: Any) -> dict[str, Any]:
     """A decision's name and numbers, one within it too."""
     said: dict[str, Any] = {"decision": type(decision).__name__.lower()}
-    for field in fields(decision):
-        value = getattr(decision, field.name)
-        said[field.name] = _plain(value) if is_dataclass(value) else value
+    for name in decision.__slots__:
+        value = getattr(decision, name)
+        said[name] = _plain(value) if is_dataclass(value) else value
     return said
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -29,18 +30,14 @@ class Counts(Collector):
 
 
 class Histograms(Collector):
+    """A histogram with labels; `at[values].add(x)` counts."""
+
     def __init__(self, name: str, text: str, labels: Labels, bounds: tuple[float, ...] = REQUEST_SECONDS) -> None:
-        self._found: dict[Labels, Buckets] = {}
+        self.at: defaultdict[Labels, Buckets] = defaultdict(partial(Buckets, bounds))
         self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
 
-    def of(self, labels: Labels) -> Buckets:
-        found = self._found.get(labels)
-        if found is None:
-            found = self._found[labels] = Buckets(self._bounds)
-        return found
-
     def collect(self) -> Iterator[Metric]:
-        yield histogram(self._name, self._text, self._labels, self._found)
+        yield histogram(self._name, self._text, self._labels, self.at)
 
     def text(self) -> str:
         """What the library would write of it, in a twentieth of the time: histograms are nearly all of a scrape. May be
@@ -48,7 +45,7 @@ class Histograms(Collector):
         name = PREFIX + self._name
         ends = _ends(self._bounds)
         lines = [f"# HELP {name} {self._text}", f"# TYPE {name} histogram"]
-        for at, buckets in tuple(self._found.items()):
+        for at, buckets in tuple(self.at.items()):
             labels = ",".join([f'{label}="{_escaped(value)}"' for label, value in zip(self._labels, at, strict=True)])
             counts = buckets.up_to()
             begin = f'{name}_bucket{{{labels},le="'

@@ -40,36 +40,32 @@ class Timeline:
     """Opened on construction, closed once. Several backend requests of one HTTP request share it: a phase begins
     when the first of them enters it, and the last token is that of the last of them."""
 
-    __slots__ = ("_clock", "_end", "_opened", "_parts", "_starts", "facts", "outcome")
+    __slots__ = ("_clock", "_end", "_opened", "_parts", "_starts", "facts", "opened", "outcome")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._opened = _microseconds(clock.now())
-        self._starts: dict[Phase, int] = {}
+        self.opened = self._opened / 1e6  # when the socket delivered the request, on the clock
+        self._starts: dict[Phase, float] = {}  # on the clock; rounded when somebody asks
         self._end: int | None = None
         self._parts: dict[Phase, int] | None = None  # once nothing changes any more
         self.outcome: str | None = None
         self.facts: dict[str, object] = {}
 
-    @property
-    def opened(self) -> float:
-        """When the socket delivered the request, on the clock."""
-        return self._opened / 1e6
-
     def enter(self, phase: Phase) -> None:
         """The phase begins now, unless it has begun before."""
         if phase not in self._starts:
-            self._starts[phase] = _microseconds(self._clock.now())
+            self._starts[phase] = self._clock.now()
 
     def cut(self, phase: Phase, at: float) -> None:
         """The phase began at `at` on the clock, whatever was noted before. Out-of-order times are clamped."""
-        self._starts[phase] = _microseconds(at)
+        self._starts[phase] = at
 
     def learn(self, facts: EngineFacts, *, first: bool) -> None:
         """Place the backend's phases where it says they began. `first`: nothing was learned from an earlier choice."""
         self._earliest(Phase.PREFILL, facts.started, first)
         self._earliest(Phase.DECODE, facts.first_token, first)
-        post = _microseconds(facts.finished)
+        post = facts.finished
         self._starts[Phase.POST] = post if first else max(post, self._starts[Phase.POST])
         for name, count in (("drafted_tokens", facts.drafted_tokens), ("accepted_tokens", facts.accepted_tokens)):
             before = self.facts.get(name, 0)
@@ -107,9 +103,9 @@ class Timeline:
         for following in _ORDER[1:]:
             at = self._starts.get(following)
             if at is not None:
-                at = min(max(at, since), end)
-                parts[phase] = at - since
-                phase, since = following, at
+                begun = min(max(_microseconds(at), since), end)
+                parts[phase] = begun - since
+                phase, since = following, begun
         parts[phase] = end - since
         return parts
 
@@ -120,13 +116,11 @@ class Timeline:
     def since_open(self, phase: Phase) -> int | None:
         """Microseconds from the socket to the begin of a phase; None when it was never entered."""
         start = self._starts.get(phase)
-        return None if start is None else min(max(start, self._opened), self._now()) - self._opened
+        return None if start is None else min(max(_microseconds(start), self._opened), self._now()) - self._opened
 
     def _earliest(self, phase: Phase, at: float | None, first: bool) -> None:
-        if at is None:
-            return
-        start = _microseconds(at)
-        self._starts[phase] = start if first else min(start, self._starts.get(phase, start))
+        if at is not None:
+            self._starts[phase] = at if first else min(at, self._starts.get(phase, at))
 
     def _now(self) -> int:
         return self._end if self._end is not None else max(_microseconds(self._clock.now()), self._opened)

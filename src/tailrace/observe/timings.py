@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 from tailrace.errors import ErrorKind
 from tailrace.frozen import frozen
@@ -43,27 +44,28 @@ _CALLERS = frozenset((ErrorKind.ACCESS, ErrorKind.FORMAT, ErrorKind.LIMIT, Error
 
 def timings(timeline: Timeline) -> Timings:
     """Of a request so far."""
-    parts = timeline.parts()
+    facts: dict[str, Any] = timeline.facts
+    get, parts = facts.get, timeline.parts()
     ttft = timeline.since_open(Phase.DECODE)
-    decode, tokens, longest = parts[Phase.DECODE], _count(timeline, "completion_tokens"), _count(timeline, "longest")
+    decode, tokens, longest = parts[Phase.DECODE], get("completion_tokens", 0), get("longest", 0)
     working = parts[Phase.PREFILL] + decode
     return Timings(
         ingress_ms=parts[Phase.INGRESS] / 1000,
         render_ms=parts[Phase.RENDER] / 1000,
-        queue_ms=sum(parts[phase] for phase in WAITING) / 1000,
+        queue_ms=sum([parts[phase] for phase in WAITING]) / 1000,
         prefill_ms=parts[Phase.PREFILL] / 1000,
         decode_ms=decode / 1000,
         post_ms=parts[Phase.POST] / 1000,
         total_ms=sum(parts.values()) / 1000,
         ttft_ms=None if ttft is None else ttft / 1000,
         tpot_ms=round(decode / (longest - 1) / 1000, 3) if longest > 1 else None,
-        prompt_tokens=_count(timeline, "prompt_tokens"),
-        cached_tokens=_count(timeline, "cached_tokens"),
+        prompt_tokens=get("prompt_tokens", 0),
+        cached_tokens=get("cached_tokens", 0),
         completion_tokens=tokens,
-        drafted_tokens=_count(timeline, "drafted_tokens"),
-        accepted_tokens=_count(timeline, "accepted_tokens"),
+        drafted_tokens=get("drafted_tokens", 0),
+        accepted_tokens=get("accepted_tokens", 0),
         tokens_per_second=round(tokens * 1e6 / working, 2) if tokens and working else None,
-        adapter=_adapter(timeline),
+        adapter=get("adapter"),
     )
 
 
@@ -90,15 +92,3 @@ def _overdue(timeline: Timeline) -> bool:
     if timeline.since_open(Phase.DECODE) is not None or not isinstance(deadline, float):
         return False
     return timeline.opened + timeline.total() / 1e6 > deadline
-
-
-def _adapter(timeline: Timeline) -> str | None:
-    name = timeline.facts.get("adapter")
-    assert name is None or isinstance(name, str)
-    return name
-
-
-def _count(timeline: Timeline, fact: str) -> int:
-    value = timeline.facts.get(fact, 0)
-    assert isinstance(value, int)
-    return value

@@ -87,7 +87,7 @@ class Clients:
                 if (facts := events[-1].facts) is not None:
                     record.preemptions = facts.preemptions
                     record.cost = facts.standard_seconds or 0.0
-            session.finish()
+            await session.finish()
         finally:
             await session.close()
             answer = self.answers.take(asked.id)

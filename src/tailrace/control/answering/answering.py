@@ -204,8 +204,7 @@ class Answering:
         async for prompt, batch in session:
             for event in batch:
                 answer.collect(prompt * ask.n + event.index, event)
-        usage = session.finish()
-        await session.close()
+        usage = await session.finish()
         data = answer.body(usage, timings(self.timeline))
         await self.keep(answer)
         self.done()

@@ -55,7 +55,7 @@ class VectorAnswering(Answering):
             async for text, batch in session:
                 for event in batch:
                     answer.collect(first + text, event)
-            return session.finish()
+            return await session.finish()
         finally:
             await session.close()
 
