@@ -170,6 +170,33 @@ async def test_a_failure_is_its_end(url: str) -> None:
         assert "event: response.failed" in streamed.text
 
 
+async def test_nothing_of_one_is_kept_before_its_end_is(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled when it was whole, and only not written yet."""
+    _, state = server(url)
+    async with running(state), in_process(state) as client:
+        kept = await state.keeping.opened()
+        real, asked, may = kept.jobs.finish, asyncio.Event(), asyncio.Event()
+
+        async def finish(*given: Any) -> bool:
+            asked.set()
+            await may.wait()
+            return await real(*given)
+
+        monkeypatch.setattr(kept.jobs, "finish", finish)
+        made = (await client.post(RESPONSES, json={"input": "hi", "background": True})).json()
+        await asked.wait()
+        path = f"{RESPONSES}/{made['id']}"
+        stream = state.streams.find("default", made["id"])
+        assert stream is not None and not stream.ended
+        assert (await client.get(path)).json()["status"] == "in_progress"
+        assert (await client.post(f"{path}/cancel")).json()["status"] == "cancelled"
+        may.set()
+        await until(lambda: state.runner.running == 0)
+        assert (stream.ended, stream.whole) == (True, False)
+        assert (await client.get(path)).json()["status"] == "cancelled"
+        assert await kept.responses.get("default", made["id"], 0.0) is None
+
+
 async def test_what_could_never_be_is_refused_at_once(url: str) -> None:
     _, state = server(url)
     async with running(state), in_process(state) as client:

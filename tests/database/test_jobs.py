@@ -16,6 +16,8 @@ from tailrace.database.database import Database
 from tailrace.database.job import Counts, Job, JobState, Line, LineState, NewLine, Result
 from tailrace.database.jobs import Jobs
 from tailrace.database.ledger import LedgerTable, ledger
+from tailrace.database.response import KeptResponse
+from tailrace.database.responses import Responses
 from tests.observe.test_entry import closed, made
 
 DONE = Result(LineState.DONE, 200, "{}")
@@ -82,6 +84,22 @@ async def test_an_output_is_not_there_without_its_row(database: Database) -> Non
     with pytest.raises(Exception):  # noqa: B017 - each database has its own word for it
         await jobs.finish(line, "a", DONE, {**row(line), "outcome": None}, 11.0)
     assert [each.state for each in await jobs.ended_lines("batch_1", -1, 9)] == [LineState.RUNNING]
+
+
+async def test_a_response_is_kept_with_its_line_or_not_at_all(database: Database) -> None:
+    jobs, responses = Jobs(database), Responses(database)
+    await started(jobs, 3)
+    lost, failing, whole = await jobs.claim("a", {"batch_1": 3}, MODELS, 10.0, 40.0)
+    assert len(await jobs.claim("b", {"batch_1": 1}, MODELS, 41.0, 71.0)) == 1
+    made = {
+        line.number: replace(DONE, kept=KeptResponse(f"r{line.number}", b"{}", b"[]"))
+        for line in (lost, failing, whole)
+    }
+    assert not await jobs.finish(lost, "a", made[0], row(lost), 42.0)
+    with pytest.raises(Exception):  # noqa: B017 - each database has its own word for it
+        await jobs.finish(failing, "a", made[1], {**row(failing), "outcome": None}, 42.0)
+    assert await jobs.finish(whole, "a", made[2], row(whole), 42.0)
+    assert [await responses.get("acme", f"r{number}", 0.0) for number in range(3)] == [None, None, made[2].kept]
 
 
 async def test_a_server_that_comes_back_has_its_lines_at_once(database: Database) -> None:

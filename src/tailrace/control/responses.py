@@ -38,6 +38,19 @@ class ResponseStore(Protocol):
         ...
 
 
+class HeldResponses:
+    """Of one request: what is to be kept of it is held here, for who makes it outlive the server together with more.
+    All else is in `store`."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self.held: KeptResponse | None = None
+        self._store = store
+        self.get, self.chain, self.delete, self.close = store.get, store.chain, store.delete, store.close
+
+    async def put(self, tenant: str, kept: KeptResponse) -> None:
+        self.held = kept
+
+
 class CountedResponses(Collector):
     """What became of those that were to be in a database. `lost`: they never got there."""
 

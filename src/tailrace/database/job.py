@@ -9,6 +9,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from tailrace.database.response import KeptResponse
 from tailrace.frozen import frozen
 
 
@@ -114,11 +115,13 @@ class Line:
 
 @frozen
 class Result:
-    """How a line has ended: the status that HTTP would have had, the body of the answer or of the error, as JSON."""
+    """How a line has ended: the status that HTTP would have had, the body of the answer or of the error, as JSON, and
+    the response that is to be kept of it."""
 
     state: LineState
     status: int
     body: str
+    kept: KeptResponse | None = None
 
 
 @frozen

@@ -2,7 +2,8 @@
 
 Several servers may share them. Whoever runs a line has claimed it for a time, its lease, and renews that while it runs;
 when the lease is over anyone may claim it anew. A line is ended by its latest claimant alone, in one transaction with
-its row in the ledger: so however a server ends, nothing that was finished is lost, repeated or billed twice.
+its row in the ledger and the response that is kept of it: so however a server ends, nothing that was finished is lost,
+repeated or billed twice.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tailrace.database.files import add_files
 from tailrace.database.forgetting import forget
 from tailrace.database.job import LIVE, Counts, Due, EndedLine, Job, JobState, Line, LineState, NewLine, Result
 from tailrace.database.ledger import Row, insert_entries
+from tailrace.database.responses import add_responses
 from tailrace.database.schema import Text, metadata
 
 jobs = Table(
@@ -300,7 +302,8 @@ class Jobs:
                 await connection.execute(update(lines).where(_held(line, owner)).values(**_FREE, faults=faults))
 
     async def finish(self, line: Line, owner: str, result: Result | None, entry: Row, now: float) -> bool:
-        """End a line and write its row of the ledger: both or neither. Nothing where another has claimed it since.
+        """End a line, write its row of the ledger, and keep its response: all or nothing. Whether that was so; not
+        where another has claimed it since.
 
         One that was cancelled or has expired meanwhile stays so, and gets its row alone; None as the result is for who
         has heard of that.
@@ -315,18 +318,18 @@ class Jobs:
             lines.c.entry_id == "",
         )
         async with self._database.write() as connection:
-            ended = 0
+            ended = False
             if result is not None:
                 values = {"state": result.state, "status": result.status, "response": result.body, "finished": now}
                 done = await connection.execute(
                     update(lines).where(_held(line, owner)).values(**values, **spent, owner=None, lease=None)
                 )
-                ended = done.rowcount
-            if not ended:
-                ended = (await connection.execute(update(lines).where(over).values(**spent))).rowcount
-            if ended:
+                ended = done.rowcount > 0
+                if ended and result.kept is not None:
+                    await add_responses(connection, [(line.tenant, result.kept, now)])
+            if ended or (await connection.execute(update(lines).where(over).values(**spent))).rowcount:
                 await insert_entries(connection, [entry])
-        return ended > 0
+        return ended
 
     async def _move(self, job_id: str, state: JobState, values: Mapping[str, Any]) -> bool:
         async with self._database.write() as connection:

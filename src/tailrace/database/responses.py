@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sqlalchemy import Column, ColumnElement, Float, Row, Table, delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tailrace.database.database import Database
 from tailrace.database.dialect import insert
@@ -33,19 +34,8 @@ class Responses:
 
     async def put(self, kept: Iterable[tuple[str, KeptResponse, float]]) -> None:
         """(tenant, response, when it was made) each, all or none. Those that are there already stay as they are."""
-        rows = [
-            {
-                "id": each.id,
-                "tenant": tenant,
-                "previous": each.previous,
-                "body": each.body.decode(),
-                "input": each.items.decode(),
-                "created": created,
-            }
-            for tenant, each, created in kept
-        ]
         async with self._database.write() as connection:
-            await connection.execute(insert(connection, responses).on_conflict_do_nothing(), rows)
+            await add_responses(connection, kept)
 
     async def get(self, tenant: str, response_id: str, since: float) -> KeptResponse | None:
         """None also for one that was made before `since`."""
@@ -96,6 +86,22 @@ class Responses:
     async def forget(self, before: float) -> int:
         """Those that were made before; how many there were."""
         return await forget(self._database, responses.c.id, responses.c.created < before)
+
+
+async def add_responses(connection: AsyncConnection, kept: Iterable[tuple[str, KeptResponse, float]]) -> None:
+    """As `Responses.put`, within the caller's transaction."""
+    rows = [
+        {
+            "id": each.id,
+            "tenant": tenant,
+            "previous": each.previous,
+            "body": each.body.decode(),
+            "input": each.items.decode(),
+            "created": created,
+        }
+        for tenant, each, created in kept
+    ]
+    await connection.execute(insert(connection, responses).on_conflict_do_nothing(), rows)
 
 
 def _of(tenant: str, response_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

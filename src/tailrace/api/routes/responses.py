@@ -122,10 +122,7 @@ async def cancel(request: Request, response_id: str) -> Response:
     if standing is None:
         await _kept(request, response_id)
         raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
-    state = state_of(request)
-    standing = await state.deferred.cancel(standing)
-    if standing.status == "cancelled":  # also where it was whole already, and only not noted as such
-        await state.responses.delete(principal_of(request).tenant, response_id)
+    standing = await state_of(request).deferred.cancel(standing)
     return json_reply(standing.response())
 
 

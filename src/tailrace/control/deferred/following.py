@@ -23,6 +23,8 @@ class Following:
         self._streams = streams
         self._line = line
         self._answering: Answering | None = None
+        self._stream: Stream | None = None
+        self._last = b""  # of the stream, once the line's end is written
 
     def attach(self, answering: Answering) -> None:
         self._answering = answering
@@ -37,13 +39,20 @@ class Following:
 
     async def stream(self, session: Session, ask: Ask, answer: Form) -> None:
         """`answer` is made anew, twice: for those who read along, and for those who come later."""
-        assert self._answering is not None
-        stream = self._stream()
+        self._stream = self._begun()
         try:
-            await self._follow(session, ask, stream)
-        finally:
-            if not stream.ended:
-                stream.end(whole=False)
+            await self._follow(session, ask, self._stream)
+        except BaseException:
+            self.end(written=False)
+            raise
+
+    def end(self, *, written: bool) -> None:
+        stream = self._stream
+        if stream is None or stream.ended:
+            return
+        if written:
+            stream.write(self._last)
+        stream.end(whole=written)
 
     async def _follow(self, session: Session, ask: Ask, stream: Stream) -> None:
         answering, created = self._answering, int(self._line.custom_id)
@@ -59,13 +68,11 @@ class Following:
             stream.write(b"".join(events))
         usage = await session.finish()
         times = timings(answering.timeline)
-        self.data, last = whole.body(usage, times), told.end(usage, times)
+        self.data, self._last = whole.body(usage, times), told.end(usage, times)
         await answering.keep(whole)
         answering.done()
-        stream.write(last)
-        stream.end()
 
-    def _stream(self) -> Stream:
+    def _begun(self) -> Stream:
         """What was begun for it, where none of the answer is in it."""
         line, streams = self._line, self._streams
         found = streams.find(line.tenant, line.job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Protocol
 
 import orjson
@@ -12,6 +13,7 @@ from tailrace.control.answering.plane import Plane
 from tailrace.control.answering.routes import FOR_JOBS
 from tailrace.control.answering.vectors import answering
 from tailrace.control.keys import Principal
+from tailrace.control.responses import HeldResponses
 from tailrace.control.session import Session
 from tailrace.database.job import Line, LineState, Result
 from tailrace.errors import InternalError, NotFound, TailraceError, Unsupported
@@ -38,6 +40,10 @@ class LineOut(Out, Protocol):
         """Whose answer it will be, before anything of it."""
         ...
 
+    def end(self, *, written: bool) -> None:
+        """Nothing comes any more. `written`: the answer is where the line's end is; else it is nobody's."""
+        ...
+
 
 class Collected:
     """The whole answer of a line that is not streamed."""
@@ -49,6 +55,9 @@ class Collected:
         pass
 
     def warn(self, text: str) -> None:
+        pass
+
+    def end(self, *, written: bool) -> None:
         pass
 
     async def whole(self, data: bytes) -> None:
@@ -67,7 +76,7 @@ class Again:
 
 
 class LineRun:
-    """`await run()`; then `account()`, unless it is to be tried again, or was given up."""
+    """`await run()`; then `account()`, unless it is to be tried again, or was given up; `end()` in any case."""
 
     def __init__(self, plane: Plane, line: Line, out: LineOut) -> None:
         self.line = line
@@ -76,7 +85,9 @@ class LineRun:
         self._timeline = Timeline(plane.clock)
         sender = Sender(Principal(line.tenant, line.key, _SCOPES), line.request_id, line.job)
         route = FOR_JOBS.get(line.url)
-        self._answering = None if route is None else answering(plane, route, sender, self._timeline)
+        self._responses = HeldResponses(plane.responses)
+        held = replace(plane, responses=self._responses)
+        self._answering = None if route is None else answering(held, route, sender, self._timeline)
         if self._answering is not None:
             out.attach(self._answering)
         self._entry: Entry | None = None
@@ -103,7 +114,11 @@ class LineRun:
         except Exception:
             log.exception("line %s of job %s failed", self.line.number, self.line.job)
             return self._verdict(InternalError("The request could not be completed because of an internal error"))
-        return Result(LineState.DONE, 200, self._out.data.decode())
+        return Result(LineState.DONE, 200, self._out.data.decode(), self._responses.held)
+
+    def end(self, *, written: bool) -> None:
+        """`written`: with the result of `run`."""
+        self._out.end(written=written)
 
     def account(self, *, given_up: bool = False) -> Entry:
         """Its row of the ledger. `given_up`: by whoever asked for it."""

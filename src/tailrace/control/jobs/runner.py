@@ -1,8 +1,9 @@
 """Runs the jobs of the database, beside whatever else this server does.
 
 It claims lines while the backends have room for more, renews the claims while they run, and ends each in one
-transaction with its row of the ledger. Nothing asks again and again: it is woken by new jobs and by the end of lines,
-and looks for other servers' jobs now and then. While the server stops it claims nothing.
+transaction with its row of the ledger and the response that is kept of it. Nothing asks again and again: it is woken by
+new jobs and by the end of lines, and looks for other servers' jobs now and then. While the server stops it claims
+nothing.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ class JobRunner:
         self._runs[line.name] = run, task
 
     async def _line(self, run: LineRun) -> None:
-        line = run.line
+        line, written = run.line, False
         try:
             verdict = await self._verdict(run)
             jobs = (await self._keeping.needed()).jobs
@@ -239,10 +240,12 @@ class JobRunner:
                 await self._insist(lambda: jobs.give_back(again, self.owner))
             else:
                 row = run.account(given_up=verdict is None).row()
-                await self._insist(lambda: jobs.finish(line, self.owner, verdict, row, self._plane.clock.wall()))
+                now = self._plane.clock.wall
+                written = await self._insist(lambda: jobs.finish(line, self.owner, verdict, row, now()))
         except Exception:
             log.exception("line %s of job %s could not be ended", line.number, line.job)
         finally:
+            run.end(written=written)
             del self._runs[line.name]
             self._given_up.discard(line.name)
             self._stale |= line.job not in self._ready
