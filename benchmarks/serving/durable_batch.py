@@ -106,7 +106,8 @@ async def accounted(database: str, job: dict[str, Any], made: list[dict[str, Any
         rows = (await connection.execute(select(ledger).where(ledger.c.job_id == job["id"]))).mappings().all()
     await kept.close()
     seen = Counter(each["custom_id"] for each in made)
-    billed = Counter(row["request_id"] for row in rows)
+    ended = [row for row in rows if row["outcome"] in ("ok", "invalid")]  # others are attempts that came to nothing
+    billed = Counter(row["request_id"] for row in ended)
     tokens = sum(each["response"]["body"]["usage"]["completion_tokens"] for each in made if _answered(each))
     return {
         "lines missing": count - len(seen),
@@ -114,7 +115,7 @@ async def accounted(database: str, job: dict[str, Any], made: list[dict[str, Any
         "rows missing": count - len(billed),
         "rows twice": sum(number - 1 for number in billed.values()),
         "tokens off, usage": job["usage"]["output_tokens"] - tokens,
-        "tokens off, ledger": sum(row["completion_tokens"] for row in rows) - tokens,
+        "tokens off, ledger": sum(row["completion_tokens"] for row in ended) - tokens,
     }
 
 

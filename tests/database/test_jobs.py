@@ -34,7 +34,7 @@ def new(number: int, model: str = "m") -> NewLine:
 
 def row(line: Line) -> dict[str, Any]:
     entry_id = f"e{line.number}-{line.attempts}"
-    return {**made(closed(prompt_tokens=3, completion_tokens=2)).row(), "entry_id": entry_id}
+    return {**made(closed(prompt_tokens=3, completion_tokens=2, price=7)).row(), "entry_id": entry_id}
 
 
 @pytest.fixture
@@ -72,7 +72,8 @@ async def test_a_line_ends_once_by_its_latest_claimant(database: Database) -> No
     assert not await jobs.finish(first, "a", DONE, row(first), 42.0)
     assert await jobs.finish(second, "b", DONE, row(second), 43.0)
     assert not await jobs.finish(second, "b", DONE, row(second), 44.0)
-    assert [each["entry_id"] for each in await table.latest("acme", 9)] == ["e0-2"]
+    rows = [(each["entry_id"], each["outcome"], each["price"]) for each in await table.latest("acme", 9)]
+    assert rows == [("e0-2", "ok", 7), ("e0-1", "cancelled", 0)]  # of the attempt that came too late, at nobody's cost
     found = await jobs.find("acme", "batch", "batch_1")
     assert found is not None and found[1] == Counts(1, 1, 0, 3, 0, 2)
 

@@ -15,11 +15,14 @@ import openai
 from sqlalchemy import select
 
 from tailrace.api.state import AppState
+from tailrace.backends.base import Backend
 from tailrace.backends.fake import FakeBackend
+from tailrace.backends.faulty import Fault, FaultyBackend, Kind
 from tailrace.database.database import Database
 from tailrace.database.jobs import lines
 from tailrace.database.ledger import ledger
-from tailrace.policy import Policy, Quota, TenantPolicy
+from tailrace.policy import Policy, Price, Prices, Quota, TenantPolicy
+from tailrace.types import GenerateRequest
 from tests.api.test_batches import ended, line, lines_of, made
 from tests.postgres_server import Postgres, needs_postgres
 from tests.scenarios.child import child
@@ -33,7 +36,8 @@ def batch_of(count: int) -> bytes:
 
 
 async def check(client: openai.AsyncOpenAI, batch: Any, count: int, database: str) -> None:
-    """Each line is in one file, once; counts and tokens add up; the ledger has one row of each."""
+    """Each line is in one file, once; counts and tokens add up; the ledger has one row of each, besides those of
+    attempts that came to nothing."""
     outputs, errors = await lines_of(client, batch.output_file_id), await lines_of(client, batch.error_file_id)
     failing = {f"q{i}" for i in range(count) if i % 10 == 3}
     assert batch.status == "completed"
@@ -44,10 +48,11 @@ async def check(client: openai.AsyncOpenAI, batch: Any, count: int, database: st
     async with kept.read() as connection:
         rows = (await connection.execute(select(ledger).where(ledger.c.job_id == batch.id))).mappings().all()
     await kept.close()
-    assert Counter(row["request_id"] for row in rows) == Counter(f"{batch.id}-{i}" for i in range(count))
+    ended = [row for row in rows if row["outcome"] in ("ok", "invalid")]
+    assert Counter(row["request_id"] for row in ended) == Counter(f"{batch.id}-{i}" for i in range(count))
     usage = [each["response"]["body"]["usage"] for each in outputs.values()]
     tokens = sum(each["completion_tokens"] for each in usage)
-    assert tokens == batch.usage.output_tokens == sum(row["completion_tokens"] for row in rows)
+    assert tokens == batch.usage.output_tokens == sum(row["completion_tokens"] for row in ended)
 
 
 async def completed(client: openai.AsyncOpenAI, batch_id: str, least: int) -> None:
@@ -77,7 +82,7 @@ async def test_killed_again_and_again(url: str, tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def running(database: str, backend: FakeBackend, **options: Any) -> AsyncIterator[tuple[AppState, str]]:
+async def running(database: str, backend: Backend, **options: Any) -> AsyncIterator[tuple[AppState, str]]:
     state = make_state(backend, database=database, control={"job_lines": 4}, **options)
     state.keeping.start()
     state.runner.start()
@@ -108,6 +113,35 @@ async def test_what_a_stopping_server_cannot_finish_is_given_back(url: str) -> N
         openai.AsyncOpenAI(base_url=address + "/v1", api_key="x", timeout=120) as client,
     ):
         await check(client, await ended(client, batch_id), 30, url)
+
+
+async def test_attempts_that_come_to_nothing_are_in_the_ledger_at_no_price(tmp_path: Path) -> None:
+    """The first of each of four lines fails after two steps."""
+    failed: list[str] = []
+
+    def plan(request: GenerateRequest) -> Fault | None:
+        if len(failed) >= 4:
+            return None
+        failed.append(request.id)
+        return Fault(Kind.ERROR, 2)
+
+    prices = Prices("EUR", {"fake": Price(output_million=10**9)})
+    backend, database = FaultyBackend(FakeBackend(max_sequences=4), plan), f"sqlite:///{tmp_path / 'kept.db'}"
+    async with (
+        running(database, backend, policy=Policy(prices=prices)) as (state, address),
+        openai.AsyncOpenAI(base_url=address + "/v1", api_key="x", timeout=120) as client,
+    ):
+        batch = await ended(client, (await made(client, batch_of(10))).id)
+        await check(client, batch, 10, database)
+        await until(lambda: state.ledger.written == 4)
+        counted = state.metrics.token_counts()
+        rows = await state.keeping.now.ledger.latest("default", 99) if state.keeping.now else []
+    lost = [row for row in rows if row["outcome"] == "error"]
+    assert (len(rows), len(lost)) == (14, 4)
+    assert all(row["completion_tokens"] and not row["price"] for row in lost)
+    assert all(row["price"] for row in rows if row["outcome"] == "ok")
+    assert counted["generated"] == sum(row["completion_tokens"] for row in rows)
+    assert counted["prompt"] == sum(row["prompt_tokens"] for row in rows)
 
 
 async def work(backend: FakeBackend) -> None:

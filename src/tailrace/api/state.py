@@ -92,7 +92,7 @@ class AppState:
         self.deferred = self._deferred()
         batches = Batches(self.plane, self.keeping, most_bytes=api.max_body_bytes, retention=data.response_retention)
         kinds: dict[str, JobKind] = {BATCH: batches, **dict.fromkeys(KINDS, self.deferred)}
-        self.runner = JobRunner(self.plane, self.keeping, kinds, most=self.config.control.job_lines)
+        self.runner = JobRunner(self.plane, self.keeping, kinds, self.ledger.add, most=self.config.control.job_lines)
         self.deferred.wake, self.deferred.stop = self.runner.wake, self.runner.stop
         self.settings.on_change(self._configure)
 

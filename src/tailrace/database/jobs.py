@@ -306,7 +306,7 @@ class Jobs:
         where another has claimed it since.
 
         One that was cancelled or has expired meanwhile stays so, and gets its row alone; None as the result is for who
-        has heard of that.
+        has heard of that. The row of an attempt whose line another has claimed says that nobody got it or pays it.
         """
         spent = {name: entry[name] for name in ("prompt_tokens", "cached_tokens", "completion_tokens")}
         spent["entry_id"] = entry["entry_id"]
@@ -327,8 +327,9 @@ class Jobs:
                 ended = done.rowcount > 0
                 if ended and result.kept is not None:
                     await add_responses(connection, [(line.tenant, result.kept, now)])
-            if ended or (await connection.execute(update(lines).where(over).values(**spent))).rowcount:
-                await insert_entries(connection, [entry])
+            if not (ended or (await connection.execute(update(lines).where(over).values(**spent))).rowcount):
+                entry = {**entry, "outcome": "cancelled", "price": 0}
+            await insert_entries(connection, [entry])
         return ended
 
     async def _move(self, job_id: str, state: JobState, values: Mapping[str, Any]) -> bool:

@@ -76,7 +76,7 @@ class Again:
 
 
 class LineRun:
-    """`await run()`; then `account()`, unless it is to be tried again, or was given up; `end()` in any case."""
+    """`await run()`; then `account()`, or `cut_short()` where it is to be tried again; `end()` in any case."""
 
     def __init__(self, plane: Plane, line: Line, out: LineOut) -> None:
         self.line = line
@@ -129,6 +129,13 @@ class LineRun:
         assert self._entry is not None
         return self._entry
 
+    def cut_short(self, *, given_up: bool = False) -> Entry | None:
+        """The row of an attempt that comes to nothing, which nobody pays; None where it has cost nothing."""
+        facts = self._timeline.facts
+        if not (facts.get("prompt_tokens") or facts.get("device_us")):
+            return None
+        return replace(self.account(given_up=given_up), price=0)
+
     def _close(self) -> None:
         def ended(about: About, timeline: Timeline) -> None:
             self._entry = self._plane.account(about, timeline)
@@ -145,10 +152,10 @@ class LineRun:
             ended(About(line.request_id, "", "", line.tenant, line.key, 404, line.job), self._timeline)
 
     def _verdict(self, error: TailraceError) -> Result | Again:
+        if self._answering is not None:
+            self._answering.failed(error)
         if error.status == 503 or (error.status == 429 and error.retry_after is not None):
             return Again(_AGAIN if error.retry_after is None else error.retry_after, self.line.faults)
         if error.status >= 500 and self.line.faults + 1 < _MOST_FAULTS:
             return Again(0.0, self.line.faults + 1)
-        if self._answering is not None:
-            self._answering.failed(error)
         return Result(LineState.FAILED, error.status, orjson.dumps(error.body()).decode())

@@ -22,6 +22,7 @@ from tailrace.control.jobs.line import Again, LineRun
 from tailrace.database.job import Due, Job, JobState, Line, Result
 from tailrace.database.keeping import Keeping
 from tailrace.errors import ConfigError, Unavailable
+from tailrace.observe.entry import Entry
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +42,22 @@ T = TypeVar("T")
 
 class JobRunner:
     """`start()` with what is kept started, `close()` in the end. `most`: lines at once, 0: half of what the backends
-    take, and few while others have requests there. `kinds` by the name that jobs have for them."""
+    take, and few while others have requests there. `kinds` by the name that jobs have for them. `remember` takes the
+    rows of the ledger that no line ends with."""
 
-    def __init__(self, plane: Plane, keeping: Keeping, kinds: Mapping[str, JobKind], *, most: int = 0) -> None:
+    def __init__(
+        self,
+        plane: Plane,
+        keeping: Keeping,
+        kinds: Mapping[str, JobKind],
+        remember: Callable[[Entry], None],
+        *,
+        most: int = 0,
+    ) -> None:
         self._plane = plane
         self._keeping = keeping
         self._kinds = kinds
+        self._remember = remember
         self._most = most
         self._woken = asyncio.Event()
         self._stale = True  # something has changed that only the database knows
@@ -234,6 +245,7 @@ class JobRunner:
             verdict = await self._verdict(run)
             jobs = (await self._keeping.needed()).jobs
             if isinstance(verdict, Again):
+                self._cut_short(run)
                 again = [(line, verdict.faults)]
                 pause = max(verdict.after, _LEAST_PAUSE)
                 self._paused[line.job, line.model] = self._plane.clock.now() + pause
@@ -242,6 +254,9 @@ class JobRunner:
                 row = run.account(given_up=verdict is None).row()
                 now = self._plane.clock.wall
                 written = await self._insist(lambda: jobs.finish(line, self.owner, verdict, row, now()))
+        except asyncio.CancelledError:
+            self._cut_short(run, given_up=True)
+            raise
         except Exception:
             log.exception("line %s of job %s could not be ended", line.number, line.job)
         finally:
@@ -250,6 +265,11 @@ class JobRunner:
             self._given_up.discard(line.name)
             self._stale |= line.job not in self._ready
             self._woken.set()
+
+    def _cut_short(self, run: LineRun, *, given_up: bool = False) -> None:
+        entry = run.cut_short(given_up=given_up)
+        if entry is not None:
+            self._remember(entry)
 
     async def _verdict(self, run: LineRun) -> Result | Again | None:
         """None for a line that has ended elsewhere meanwhile."""
