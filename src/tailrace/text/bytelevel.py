@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
-from tokenizers import models
+import numpy as np
+import numpy.typing as npt
 from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer
 
 from tailrace.errors import ModelFileError
-from tailrace.text.scheme import NFC_SHRINKS, Prepared, libraries
+from tailrace.text.scheme import NFC_SHRINKS, Prepared, libraries, merging
 from tailrace.text.vocabulary import BYTE, NORMAL, Vocabulary
+
+_NO_BYTE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,8 @@ class ByteLevelScheme:
 
     def prepare(self, vocabulary: Vocabulary) -> Prepared:
         normalizer = NFC() if self.composes else None
-        plain, parsing = libraries(vocabulary, self._model(vocabulary), normalizer, self.build())
+        model = merging(vocabulary, ignore_merges=self.ignore_merges)
+        plain, parsing = libraries(vocabulary, model, normalizer, self.build())
         return Prepared(
             plain,
             parsing,
@@ -42,35 +47,33 @@ class ByteLevelScheme:
             shrinks=NFC_SHRINKS if self.composes else 1,
         )
 
-    def _model(self, vocabulary: Vocabulary) -> models.BPE:
-        ids = dict(zip(vocabulary.tokens, range(len(vocabulary.tokens)), strict=True))
-        merges = [(left, right) for left, _, right in [merge.partition(" ") for merge in vocabulary.merges]]
-        try:
-            return models.BPE(vocab=ids, merges=merges, ignore_merges=self.ignore_merges)
-        except Exception as error:  # the library raises bare Exception, with a text that names the merge
-            raise ModelFileError(f"tokenizer.ggml.merges does not fit the vocabulary: {error}") from None
-
 
 def byte_level_data(vocabulary: Vocabulary) -> list[bytes]:
-    """The bytes of every token. The byte-level alphabet writes each byte as one printable character, so one translation
-    of the whole vocabulary, with a separator outside of it, does for all normal tokens (30 ms for 49,152)."""
-    table = {ord(char): chr(value) for value, char in enumerate(_byte_alphabet())} | {ord("\n"): "\u0100"}
-    normal = [
-        token if kind == NORMAL and "\n" not in token else ""
-        for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    ]
-    pieces = "\n".join(normal).translate(table).split("\u0100")
-    return [
-        _latin(piece, vocabulary.tokens[i]) if piece else _literal(vocabulary.tokens[i], vocabulary.kinds[i])
-        for i, piece in enumerate(pieces)
-    ]
+    """The bytes of every token. The byte-level alphabet writes each byte as one character, so one look into a table for
+    the text of all normal tokens does; then each has as many bytes as characters."""
+    tokens, normal = vocabulary.tokens, np.asarray(vocabulary.kinds) == NORMAL
+    texts = [token if known else "" for token, known in zip(tokens, normal.tolist(), strict=True)]
+    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+    values = _byte_values("".join(texts))
+    joined = values.astype(np.uint8).tobytes()
+    data = [joined[start:end] for start, end in pairwise([0, *ends.tolist()])]
+    for i in np.flatnonzero(~normal).tolist():
+        data[i] = _literal(tokens[i], vocabulary.kinds[i])
+    for i in set(np.searchsorted(ends, np.flatnonzero(values == _NO_BYTE), side="right").tolist()):
+        data[i] = tokens[i].encode()  # not of the alphabet: what a normal token of such a file means is its own text
+    return data
 
 
-def _latin(piece: str, token: str) -> bytes:
-    try:
-        return piece.encode("latin-1")
-    except UnicodeEncodeError:  # not of the alphabet: what a normal token of such a file means is its own text
-        return token.encode()
+def _byte_values(text: str) -> npt.NDArray[np.int16]:
+    """The byte that each character stands for, or _NO_BYTE. Those of Latin-1 that no file writes stand for themselves,
+    but a line's end makes a token plain text."""
+    alphabet = _byte_alphabet()
+    table = np.full(ord(max(alphabet)) + 2, _NO_BYTE, np.int16)
+    table[:256] = range(256)
+    table[ord("\n")] = _NO_BYTE
+    table[[ord(char) for char in alphabet]] = range(256)
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    return table[np.minimum(codes, len(table) - 1)]
 
 
 def _literal(token: str, kind: int) -> bytes:

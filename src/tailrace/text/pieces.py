@@ -20,7 +20,7 @@ from tokenizers.pre_tokenizers import Split
 from tailrace.errors import ModelFileError
 from tailrace.frozen import frozen
 from tailrace.text.bytelevel import byte_of
-from tailrace.text.scheme import Encode, Prepared, libraries
+from tailrace.text.scheme import Encode, Prepared, libraries, merging
 from tailrace.text.vocabulary import BYTE, NORMAL, SPECIAL_KINDS, UNUSED, USER_DEFINED, Vocabulary
 from tailrace.types import Tokens
 
@@ -56,14 +56,9 @@ class PieceScheme:
         return libraries(vocabulary, self._model(vocabulary), _normalizer(vocabulary.space_prefix), words)
 
     def _model(self, vocabulary: Vocabulary) -> models.BPE:
-        merges = [(left, right) for left, _, right in [merge.partition(" ") for merge in vocabulary.merges]]
-        ids = dict(zip(vocabulary.tokens, range(len(vocabulary.tokens)), strict=True))
         unknown = _unknown(vocabulary)
         tokens = {} if unknown is None else {"unk_token": vocabulary.tokens[unknown]}
-        try:
-            return models.BPE(vocab=ids, merges=merges, byte_fallback=True, fuse_unk=True, **tokens)
-        except Exception as error:  # the library raises bare Exception, with a text that names the merge
-            raise ModelFileError(f"tokenizer.ggml.merges does not fit the vocabulary: {error}") from None
+        return merging(vocabulary, byte_fallback=True, fuse_unk=True, **tokens)
 
 
 def _normalizer(space_prefix: bool) -> Normalizer:

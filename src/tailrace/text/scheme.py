@@ -8,15 +8,17 @@ pieces, which the native module joins.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from itertools import repeat
+from typing import Any, Protocol
 
 import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
-from tokenizers.models import Model
+from tokenizers.models import BPE, Model
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
+from tailrace.errors import ModelFileError
 from tailrace.frozen import frozen
 from tailrace.text.vocabulary import SPECIAL_KINDS, USER_DEFINED, Vocabulary
 from tailrace.types import Tokens
@@ -55,6 +57,16 @@ def with_library(library: Library) -> Encode:
         return np.array(library.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
 
     return encode
+
+
+def merging(vocabulary: Vocabulary, **options: Any) -> BPE:
+    """The model that merges by rank. Raises ModelFileError."""
+    ids = dict(zip(vocabulary.tokens, range(len(vocabulary.tokens)), strict=True))
+    merges: list[Any] = list(map(tuple, map(str.split, vocabulary.merges, repeat(" "), repeat(1))))
+    try:
+        return BPE(vocab=ids, merges=merges, **options)
+    except Exception as error:  # the library raises bare Exception, with a text that names the merge
+        raise ModelFileError(f"tokenizer.ggml.merges does not fit the vocabulary: {error}") from None
 
 
 def libraries(
