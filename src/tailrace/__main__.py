@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 
 def main() -> None:
     """Until the commands are imported Ctrl-C ends the process as it ends one that is not Python; then it is theirs."""
     handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from tailrace.cli.main import main as run  # noqa: PLC0415 - a tenth of a second, in which nothing needs cleaning up
+    from tailrace.cli.direct import command  # noqa: PLC0415 - a tenth of a second, in which nothing needs cleaning up
 
+    run = command(sys.argv[1:])
     if handler is not None:
         signal.signal(signal.SIGINT, handler)
     run()

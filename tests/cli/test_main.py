@@ -143,7 +143,7 @@ def test_ctrl_c_before_anything_runs_shows_no_traceback(tmp_path: Path) -> None:
     """Typer, the first thing that takes time to import, is one that says when that begins and never ends."""
     (tmp_path / "typer.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
     environment = {"PYTHONPATH": f"{tmp_path}:{SOURCE}"}
-    command = [sys.executable, "-m", "tailrace", "serve"]
+    command = [sys.executable, "-m", "tailrace", "chat"]
     with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=environment) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "importing\n"

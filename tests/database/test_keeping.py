@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from tailrace.database.keeping import Keeping
@@ -45,10 +42,3 @@ async def test_one_that_is_away_is_opened_when_it_comes(postgres: Postgres) -> N
         postgres.start()
     assert await keeping.opened() is keeping.now
     await keeping.close()
-
-
-def test_a_server_starts_without_what_knows_sql() -> None:
-    """It takes a third of a second to import, which nobody should wait for."""
-    code = "import sys, tailrace.api.server, tailrace.cli.serve; print('sqlalchemy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"

@@ -19,6 +19,7 @@ from tailrace.api.app import AppState, create_app
 from tailrace.api.connection import BoundedConnection
 from tailrace.api.listener import bound, listen
 from tailrace.errors import ConfigError
+from tailrace.protocol.body import shapes
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +72,11 @@ class Service:
         watchdog = self._state.pipeline.watchdog
         watchdog.start()
         surrender = asyncio.create_task(self._surrender())
+        building = asyncio.create_task(_build_shapes())
         with _handling(self.stop, self.reload) if signals else contextlib.nullcontext():
             await self._server.serve(sockets=[listener])
         surrender.cancel()
-        for task in (self._ending, self._forced, surrender):
+        for task in (self._ending, self._forced, surrender, building):
             if task is not None:
                 await asyncio.gather(task, return_exceptions=True)
         await watchdog.stop()
@@ -127,6 +129,13 @@ class Service:
         for connection in list(open_ones):
             if connection.transport is not None:
                 connection.transport.abort()
+
+
+async def _build_shapes() -> None:
+    """What checks bodies, now that the server is ready: one at a time, so that a first request waits for no more."""
+    for shape in dict.fromkeys(shapes()):
+        shape.model_rebuild()
+        await asyncio.sleep(0)
 
 
 async def serve(

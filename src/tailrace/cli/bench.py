@@ -10,12 +10,12 @@ import typer
 
 from tailrace.bench.options import Options
 from tailrace.cli.flags import option_parameters, sign
+from tailrace.cli.output import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from tailrace.bench.report import Report
     from tailrace.bench.run import Bench
 
-EXIT_INTERRUPTED = 130
 EXIT_NO_ANSWER = 1
 EXAMPLES = """Measure an OpenAI-compatible server under load.
 

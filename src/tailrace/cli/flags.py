@@ -13,7 +13,8 @@ from typing import Any, get_type_hints
 
 import typer
 
-from tailrace.config import Setting, load, settings
+from tailrace.cli.given import loaded_of
+from tailrace.config import Setting, settings
 from tailrace.options import dashed
 
 Command = Callable[..., None]
@@ -33,24 +34,15 @@ def setting_flags(*wanted: str) -> Callable[[Command], Command]:
 
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            file = given.pop("config")
-            _divide_models(given)
-            flags = {setting.name: given[setting.key] for setting in chosen if given.get(setting.key) not in (None, [])}
+            loaded = loaded_of(given, chosen)
             arguments = {name: value for name, value in given.items() if name in taken}
-            command(**arguments, loaded=load(file or "", flags=flags))
+            command(**arguments, loaded=loaded)
 
         options = [_option(setting) for setting in chosen if setting.key not in taken]
         sign(run, [*own, _config_option(), *options])
         return run
 
     return decorate
-
-
-def _divide_models(given: dict[str, Any]) -> None:
-    """Several models of a command line: the first, and more."""
-    if isinstance(given.get("model"), list):
-        first, *more = given["model"] or [None]
-        given["model"], given["more_models"] = first, [*more, *(given.get("more_models") or [])]
 
 
 def loaded_settings(command: Command) -> Command:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Annotated
 
 import typer
 
+from tailrace.cli import direct
 from tailrace.cli.apart import Commands
 from tailrace.cli.complete import model_names
 from tailrace.cli.flags import loaded_settings, setting_flags
-from tailrace.cli.output import EXIT_USER_ERROR, show_error
+from tailrace.cli.output import user_errors
 from tailrace.config import EngineConfig, Loaded
-from tailrace.errors import TailraceError
 
 DEFAULT_MODEL = EngineConfig().model
 
@@ -45,12 +44,9 @@ def examples(*lines: str) -> str:
 
 
 def main() -> None:
-    """Entry point. A user's mistake ends in one line and exit status 2, never in a traceback."""
-    try:
+    """Run the command that the words ask for."""
+    with user_errors():
         app()
-    except TailraceError as error:
-        show_error(error)
-        raise SystemExit(EXIT_USER_ERROR) from None
 
 
 @app.command(
@@ -65,10 +61,7 @@ def main() -> None:
 @loaded_settings
 def serve(model: ModelArguments = None, *, loaded: Loaded) -> None:
     """Serve models over HTTP, fetching them on first use."""
-    gc.disable()  # while parts load nothing becomes garbage; run_server turns it on again
-    from tailrace.cli.serve import run_server
-
-    if not run_server(loaded):
+    if not direct.serve(loaded):
         raise typer.Exit(1)
 
 

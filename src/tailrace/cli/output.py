@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tailrace.errors import TailraceError
-
 EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130  # by Ctrl-C
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -23,6 +26,16 @@ def console(*, stderr: bool = False) -> Console:
 def bold(text: str) -> str:
     """For plain lines, which a start prints without waiting for Rich."""
     return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() else text
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """A user's mistake ends in one line and exit status 2, never in a traceback."""
+    try:
+        yield
+    except TailraceError as error:
+        show_error(error)
+        raise SystemExit(EXIT_USER_ERROR) from None
 
 
 def show_error(error: TailraceError) -> None:
@@ -40,7 +53,6 @@ def show_warning(message: str) -> None:
 
 def check_files(json: str, plot: str) -> None:
     """A result must not be lost after an hour because its file cannot be written. Raises ConfigError."""
-    from tailrace.errors import ConfigError
     from tailrace.figures.chart import check_plot
 
     if plot:

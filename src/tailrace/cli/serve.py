@@ -23,6 +23,7 @@ from tailrace.cli.output import bold, show_warning
 from tailrace.clock import SystemClock
 from tailrace.config import Config, Loaded, data_root, database_of, store_root, warnings
 from tailrace.database.address import check_address
+from tailrace.engine.loop import SWITCH_INTERVAL
 from tailrace.engine.nodes import engine_ranks, ranks_text
 from tailrace.llm.fleet import Fleet
 from tailrace.llm.ready import Model
@@ -90,11 +91,14 @@ def importing(module: str) -> Iterator[None]:
             import_module(module)
 
     thread = Thread(target=load, name=f"import {module}")
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL)  # native parts come back for the interpreter hundreds of times
     thread.start()
     try:
         yield
     finally:
         thread.join()
+        sys.setswitchinterval(before)
 
 
 async def _serve(start: Start, loaded: Loaded, clock: SystemClock) -> bool:

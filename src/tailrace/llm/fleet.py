@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from tailrace.clock import SystemClock
 from tailrace.config import EngineConfig
-from tailrace.control.models import Loaded
 from tailrace.engine.basis import engine_team
 from tailrace.engine.loop import SWITCH_INTERVAL
 from tailrace.engine.lora.read import read_adapter
@@ -28,6 +27,7 @@ from tailrace.llm.ready import Model, find_model, ready_model, served_name
 
 if TYPE_CHECKING:
     from tailrace._native import Team
+    from tailrace.control.models import Loaded
 
 
 class Fleet:
@@ -73,6 +73,8 @@ class Fleet:
         return model
 
     def started(self, model: Model) -> Loaded:
+        from tailrace.control.models import Loaded  # noqa: PLC0415 - a server imports it while its model loads
+
         backend, config, found = model.backend, self._configs[model.name], model.loaded
         loaded = Loaded.of(
             backend,

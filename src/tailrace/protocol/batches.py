@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydantic import BaseModel
-
 from tailrace.database.file import StoredFile
 from tailrace.database.job import Counts, Job, JobState
 from tailrace.errors import InvalidRequest
 from tailrace.protocol.body import Shape
+from tailrace.protocol.schema import Shown
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -53,7 +52,7 @@ class BatchRequest(Shape):
             )
 
 
-class FileBody(BaseModel):
+class FileBody(Shown):
     """A file, for the published page."""
 
     id: str
@@ -65,7 +64,7 @@ class FileBody(BaseModel):
     status: str
 
 
-class BatchBody(BaseModel):
+class BatchBody(Shown):
     """A batch, for the published page."""
 
     id: str

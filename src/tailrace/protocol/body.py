@@ -7,7 +7,7 @@ is nested deeper than JSON writers go, as parts of a body are written again.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -38,19 +38,29 @@ class _FirstComplaint:
 Items = Annotated[list[T], _FirstComplaint()]
 
 
+# What checks values is built when it is first asked for, or by a server that is ready: not while it starts.
+_EXACT = ConfigDict(strict=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True)
+
+
 class Shape(BaseModel):
     """Base of request bodies: exact types (no "5" for 5), finite numbers, unknown fields kept to be warned about."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(**_EXACT, extra="allow")
 
 
 class Part(BaseModel):
     """Base of objects inside a body: as Shape, but unknown fields are dropped."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(**_EXACT, extra="ignore")
 
 
 S = TypeVar("S", bound=Shape)
+
+
+def shapes(base: type[Shape] = Shape) -> Iterator[type[Shape]]:
+    """Those of bodies, without what they have in common; one that is made of several comes several times."""
+    for shape in base.__subclasses__():
+        yield from shapes(shape) if shape.__subclasses__() else (shape,)
 
 
 def parse(shape: type[S], data: bytes) -> S:
