@@ -1,6 +1,6 @@
 """Carries out a StepPlan on the native executor. Decides nothing; owns only reusable argument arrays.
 
-A runner's two calls are separate so that grammar masks are made while the forward runs.
+A runner's two calls are separate so that grammar masks and the sampler's arguments are made while the forward runs.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from tailrace.engine.grammar.certain import certain_guesses, with_certain
 from tailrace.engine.kv.manager import BlockTable
 from tailrace.engine.pool import Hidden
 from tailrace.engine.pool import wanted as wanted_states
-from tailrace.engine.sample.batch import SamplingBatch, forced
+from tailrace.engine.sample.batch import Parameters, SamplingBatch, forced
 from tailrace.engine.sequence import Sequence
 from tailrace.engine.step import Row, Scores, StepPlan, StepResult
 
@@ -36,6 +36,16 @@ class Runner(Protocol):
     def sample(self, plan: StepPlan) -> StepResult:
         """Choose a token for each sampler of the plan, when it is computed."""
         ...
+
+
+class _Draw(NamedTuple):
+    """Samples of a step: who gets them, `behind` how many guesses, and from which logits."""
+
+    samplers: Seq[Sequence]
+    behind: list[int] | None
+    at: I32
+    parameters: Parameters
+    asked: list[int] | None = None  # their places among the plan's samples; None: all
 
 
 class NativeRunner:
@@ -67,8 +77,7 @@ class NativeRunner:
     def forward(self, plan: StepPlan) -> None:
         copy_blocks(self._kv, plan)
         rows = plan.rows
-        for place, row in enumerate(rows):
-            self._show(place, row[0].table)
+        self._show(rows)
         counts = [row[2] for row in rows]
         firsts = np.array([row[1] for row in rows], np.int32)
         # One token of each sequence, and one sampled from each: the logits of every row, in order.
@@ -93,41 +102,45 @@ class NativeRunner:
 
     def sample(self, plan: StepPlan) -> StepResult:
         try:
+            draw = self._prepared(plan) if plan.samplers else None
+        finally:
+            masks = self._settled()
+        scores = tuple([self._score(row, at) for row, at in self._score_at])
+        if draw is None:
+            result = StepResult([], _NO_F32, _NO_TOP_IDS, _NO_TOP, scores)
+        else:
+            result = self._drawn(draw, masks, scores)
+            if draw.asked is not None:
+                result = with_certain(plan, draw.asked, result)
+        return replace(result, hidden=self._hidden(plan)) if plan.pooled else result
+
+    def _settled(self) -> Masks | None:
+        """The plan's masks, when everything is computed."""
+        try:
             self._model.settle()
         finally:
             masks = None if self._masks is None else self._masks.take()
-        scores = tuple(self._score(row, at) for row, at in self._score_at)
-        if plan.pooled:
-            return replace(self._chosen(plan, masks, scores), hidden=self._hidden(plan))
-        return self._chosen(plan, masks, scores)
+        return masks
 
-    def _chosen(self, plan: StepPlan, masks: Masks | None, scores: tuple[Scores, ...]) -> StepResult:
-        if not plan.samplers:
-            return StepResult([], _NO_F32, _NO_TOP_IDS, _NO_TOP, scores)
-        behind = plan.behind if plan.drafts else None
+    def _prepared(self, plan: StepPlan) -> _Draw:
+        """The draws of a plan, while it is computed."""
+        samplers, rows, behind = plan.samplers, plan.sample_rows, plan.behind if plan.drafts else None
         if not self._certain:
-            return self._draw(plan.samplers, plan.sample_rows, behind, masks, scores)
-        assert behind is not None and masks is not None
-        asked = [i for i, row in enumerate(plan.sample_rows) if behind[i] >= self._certain.get(row, 0)]
-        samplers, rows = [plan.samplers[i] for i in asked], [plan.sample_rows[i] for i in asked]
-        drawn = self._draw(samplers, rows, [behind[i] for i in asked], masks.of(asked), scores)
-        return with_certain(plan, behind, asked, drawn)
+            return _Draw(samplers, behind, self._logits_of(rows, behind), self._sampling.parameters(samplers, behind))
+        assert behind is not None
+        asked = [i for i, row in enumerate(rows) if behind[i] >= self._certain.get(row, 0)]
+        some, more = [samplers[i] for i in asked], [behind[i] for i in asked]
+        at = self._logits_of([rows[i] for i in asked], more)
+        return _Draw(some, more, at, self._sampling.parameters(some, more), asked)
 
-    def _draw(
-        self,
-        samplers: Seq[Sequence],
-        rows: Seq[int],
-        behind: list[int] | None,
-        masks: Masks | None,
-        scores: tuple[Scores, ...],
-    ) -> StepResult:
-        """Tokens for these samplers from the logits of their rows of the plan, `behind` guesses."""
-        parameters = self._sampling.parameters(samplers, behind)
-        masks = self._sampling.masks(samplers, behind, masks)
-        at = self._logits_of(rows, behind)
-        tokens, logprobs, top_ids, top = self._model.sample(at, *parameters, *(masks or ()))
+    def _drawn(self, draw: _Draw, masks: Masks | None, scores: tuple[Scores, ...]) -> StepResult:
+        """`masks` are those of all samples."""
+        if masks is not None and draw.asked is not None:
+            masks = masks.of(draw.asked)
+        masks = self._sampling.masks(draw.samplers, draw.behind, masks)
+        tokens, logprobs, top_ids, top = self._model.sample(draw.at, *draw.parameters, *(masks or ()))
         result = StepResult(tokens.tolist(), logprobs, top_ids, top, scores)
-        return result if masks is None else masks.refuse_broken(samplers, result)
+        return result if masks is None else masks.refuse_broken(draw.samplers, result)
 
     def _logits_of(self, rows: Seq[int], behind: list[int] | None) -> I32:
         """For each sample, which logits it is drawn from."""
@@ -157,13 +170,15 @@ class NativeRunner:
             at += high - low
         return tuple(found)
 
-    def _show(self, place: int, table: BlockTable | None) -> None:
-        assert table is not None
-        shown, changes = self._copied[place]
-        if shown is not table or changes != table.changes:
-            used = len(table.blocks)
-            self._tables[place, :used] = table.row[:used]
-            self._copied[place] = (table, table.changes)
+    def _show(self, rows: Seq[Row]) -> None:
+        """Copy the blocks of those that have others than their place in `_tables` shows."""
+        for place, (row, (shown, changes)) in enumerate(zip(rows, self._copied, strict=False)):
+            table = row[0].table
+            assert table is not None
+            if shown is not table or changes != table.changes:
+                used = len(table.blocks)
+                self._tables[place, :used] = table.row[:used]
+                self._copied[place] = (table, table.changes)
 
     def _logit_rows(self, plan: StepPlan, starts: list[int]) -> list[int]:
         """Flat rows that need logits, ascending; notes where each row's logits will begin."""

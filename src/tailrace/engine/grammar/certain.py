@@ -6,8 +6,6 @@ sampled there. Who asks for log-probabilities gets them the long way; the tokens
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
-
 import numpy as np
 
 from tailrace.engine.step import StepPlan, StepResult
@@ -24,9 +22,9 @@ def certain_guesses(plan: StepPlan) -> dict[int, int]:
     return found
 
 
-def with_certain(plan: StepPlan, behind: Seq[int], asked: list[int], drawn: StepResult) -> StepResult:
+def with_certain(plan: StepPlan, asked: list[int], drawn: StepResult) -> StepResult:
     """The result of all samples from that of the `asked` ones: the others get their guesses."""
-    count, width = len(plan.samplers), drawn.top_ids.shape[1]
+    count, width, behind = len(plan.samplers), drawn.top_ids.shape[1], plan.behind
     tokens = [0] * count
     for sample in set(range(count)).difference(asked):
         sequence = plan.samplers[sample]
