@@ -36,7 +36,7 @@ def test_a_row_pays_its_own_work_and_the_same_part_of_the_constant() -> None:
     talking, reading = group(3, 2), group(9)
     reading.sequences[0].computed = reading.sequences[0].peak = 0
     rows = (Row(talking.sequences[0], 4, 1), Row(reading.sequences[0], 0, 4))
-    charges.charge(plan(*rows, prefill=4, decode=1, kv_tokens=5, attention=8), rows, 13.0)
+    charges.charge(charges.bill(plan(*rows, prefill=4, decode=1, kv_tokens=5, attention=8)), rows, 13.0)
     decode, prefill = 2.0 + 5 * 0.5, 4 * 1.0 + 8 * 0.25
     standard = 4.0 + decode + prefill
     assert talking.standard_seconds == pytest.approx(standard * decode / (decode + prefill))
@@ -52,7 +52,7 @@ def test_what_is_computed_again_is_the_systems() -> None:
     sequence = one.sequences[0]
     sequence.computed, sequence.peak = 0, 6
     row = Row(sequence, 0, 8)
-    charges.charge(plan(row, prefill=8), (row,), 12.0)
+    charges.charge(charges.bill(plan(row, prefill=8)), (row,), 12.0)
     assert one.standard_seconds == pytest.approx(3.0)  # two of eight tokens, with their part of the constant
     assert one.measured_nanoseconds == 3_000_000_000
     assert charges.overhead == 9_000_000_000
@@ -62,7 +62,7 @@ def test_rejected_drafts_are_the_systems() -> None:
     charges = Charges(COSTS)
     one = group(3, 2)
     sequence = one.sequences[0]
-    charges.charge(plan(Row(sequence, 4, 4), decode=4, kv_tokens=11), (Row(sequence, 4, 2),), 8.0)
+    charges.charge(charges.bill(plan(Row(sequence, 4, 4), decode=4, kv_tokens=11)), (Row(sequence, 4, 2),), 8.0)
     assert one.measured_nanoseconds == 4_000_000_000
     assert charges.overhead == 4_000_000_000
 
@@ -79,7 +79,7 @@ def test_free_work_is_shared_by_tokens() -> None:
     for each in (one, two):
         each.sequences[0].computed = each.sequences[0].peak = 0
     rows = (Row(one.sequences[0], 0, 6), Row(two.sequences[0], 0, 2))
-    charges.charge(plan(*rows, prefill=8), rows, 2.0)
+    charges.charge(charges.bill(plan(*rows, prefill=8)), rows, 2.0)
     assert (one.standard_seconds, two.standard_seconds) == (0.75, 0.25)
 
 
@@ -88,7 +88,7 @@ def test_the_markup_is_the_part_of_the_constant() -> None:
     one = group(9)
     row = Row(one.sequences[0], 8, 1)
     for _ in range(2000):
-        charges.charge(plan(row, decode=1, kv_tokens=9), (row,), 1.0)
+        charges.charge(charges.bill(plan(row, decode=1, kv_tokens=9)), (row,), 1.0)
     assert charges.decode_markup == pytest.approx((4.0 + 6.5) / 6.5)
     assert charges.prefill_markup == pytest.approx((4.0 + 256) / 256)
 

@@ -11,12 +11,23 @@ Tokens computed again after a preemption, rejected drafts and failed steps are o
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from typing import NamedTuple
 
-from tailrace.engine.step import Row, StepPlan
+from tailrace.engine.step import Row, StepPlan, Work
 from tailrace.types import StepCosts
 
 _MEMORY = 0.99  # of what the markups average over, each step
 _TYPICAL_CHUNK, _TYPICAL_ROWS = 256, 4
+
+
+class Bill(NamedTuple):
+    """What a step's rows owe for, as their sequences stood before it. `terms`: the rows' marginal seconds; `again`: by
+    place, tokens that were computed before."""
+
+    work: Work
+    rows: Seq[Row]
+    terms: list[float]
+    again: dict[int, int]
 
 
 class Charges:
@@ -38,17 +49,21 @@ class Charges:
     def decode_markup(self) -> float:
         return _ratio(self._decode)
 
-    def charge(self, plan: StepPlan, kept: Seq[Row], seconds: float) -> None:
-        """Divide a step that took `seconds`, before it is committed. `kept` are the plan's rows without the drafts that
-        were rejected."""
-        work = plan.work
-        terms = self._terms(plan.rows)
+    def bill(self, plan: StepPlan) -> Bill:
+        """Before the step is committed: its rows' parts."""
+        rows = plan.rows
+        again = {place: min(row[0].peak - row[1], row[2]) for place, row in enumerate(rows) if row[1] < row[0].peak}
+        return Bill(plan.work, rows, self._terms(rows), again)
+
+    def charge(self, bill: Bill, kept: Seq[Row], seconds: float) -> None:
+        """Divide a step that took `seconds`. `kept` are its rows without the drafts that were rejected."""
+        work, terms = bill.work, bill.terms
         total = sum(terms) or 1.0
         nanoseconds = round(seconds * 1e9)
         step, prefill, decode, kv, attention = self.costs
         first = prefill * work.prefill + attention * work.attention
         standard = step + first + decode * work.decode + kv * work.kv_tokens
-        paid = self._divide(kept, plan.rows, terms, (standard / total, nanoseconds / total))
+        paid = self._divide(kept, bill, (standard / total, nanoseconds / total))
         self.busy += nanoseconds
         self.overhead += nanoseconds - paid
         self.standard_seconds += standard
@@ -73,20 +88,18 @@ class Charges:
                 terms.append(size * (prefill + attention * (first + size / 2)))
         return terms if any(terms) else [float(row.size) for row in rows]
 
-    def _divide(self, kept: Seq[Row], rows: Seq[Row], terms: Seq[float], scales: tuple[float, float]) -> int:
+    def _divide(self, kept: Seq[Row], bill: Bill, scales: tuple[float, float]) -> int:
         """Returns the nanoseconds that requests pay."""
         standard, measured = scales
         paid = 0
-        for keep, row, term in zip(kept, rows, terms, strict=True):
-            sequence, first, size = row[0], row[1], row[2]
-            lost = size - keep[2]
-            if first < sequence.peak:
-                lost += min(sequence.peak - first, size)
+        for place, (keep, row, term) in enumerate(zip(kept, bill.rows, bill.terms, strict=True)):
+            size = row[2]
+            lost = size - keep[2] + bill.again.get(place, 0)
             if lost:
                 term *= 1.0 - min(lost, size) / size  # noqa: PLW2901
             whole = int(term * measured)
             paid += whole
-            group = sequence.group
+            group = row[0].group
             group.standard_seconds += term * standard
             group.measured_nanoseconds += whole
         return paid

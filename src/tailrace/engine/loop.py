@@ -8,9 +8,9 @@ loop goes on. `health` and `pulse` tell when steps keep failing or one does not 
 place, and this one is abandoned. Refuses nothing: requests were validated before.
 
 `forward` returns while the executor's other threads compute. What the next step does not depend on happens then: what
-the step before took is learned, tokens that cannot end their choice become text and are delivered. All that can end
-one (end tokens, stop strings, the length) happens in commit, before the next plan: so a step never computes a row for
-a choice that has ended.
+the step before took is learned and paid for, tokens that cannot end their choice become text and are delivered. All
+that can end one (end tokens, stop strings, the length) happens in commit, before the next plan: so a step never
+computes a row for a choice that has ended.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from threading import Condition, Thread
 
 from tailrace.clock import Clock
 from tailrace.engine.answer import Answer
-from tailrace.engine.charges import Charges
+from tailrace.engine.charges import Bill, Charges
 from tailrace.engine.cost import CostModel
 from tailrace.engine.outlook import outlook
 from tailrace.engine.runner import Runner
@@ -30,7 +31,7 @@ from tailrace.engine.scheduler import Scheduler
 from tailrace.engine.sequence import Group, Sequence, State
 from tailrace.engine.spec.draft import verify
 from tailrace.engine.stats import EngineStats
-from tailrace.engine.step import StepPlan, StepResult, Update, Work
+from tailrace.engine.step import Row, StepPlan, StepResult, Update, Work
 from tailrace.engine.turns import Turns
 from tailrace.errors import InternalError
 from tailrace.frozen import frozen
@@ -64,6 +65,15 @@ class _Late:
     seconds: float
     updates: list[Update]
     result: StepResult
+
+
+@frozen
+class _Unpaid:
+    """A committed step whose requests have not paid for it."""
+
+    bill: Bill
+    kept: Seq[Row]
+    seconds: float
 
 
 @frozen
@@ -103,6 +113,8 @@ class EngineLoop:
         self._beats = 0
         self._failures = 0  # in a row
         self._step: tuple[StepPlan, float] | None = None  # the one that runs, and when it will likely end
+        self._bill: Bill | None = None  # of the step that runs
+        self._unpaid: _Unpaid | None = None
         self._late: _Late | None = None
         self._broken: list[tuple[Update, Exception]] = []  # whose text failed while a step ran
         self._checked = clock.now()
@@ -291,7 +303,7 @@ class EngineLoop:
         try:
             self._runner.forward(plan)
             self._leave_if_abandoned()
-            self._overlap()
+            self._overlap(plan)
             result = self._runner.sample(plan)
             self._leave_if_abandoned()
         except Exception as error:
@@ -314,12 +326,13 @@ class EngineLoop:
         if self._abandoned:
             raise _Left
 
-    def _overlap(self) -> None:
+    def _overlap(self, plan: StepPlan) -> None:
         """What can be done while the step is computed."""
         out: Delivery = {}
         self._publish_late(out)
         if out:
             self._hand_over(out)
+        self._bill = self.charges.bill(plan)
 
     def _took(self, plan: StepPlan, seconds: float) -> None:
         """A step went well."""
@@ -336,7 +349,8 @@ class EngineLoop:
             for hidden in result.hidden:
                 self._answers[hidden.sequence.group.request.id].pool(hidden)
             kept = verify(plan, result.tokens)[0] if plan.drafts else plan.rows
-            self.charges.charge(plan, kept, seconds)
+            assert self._bill is not None
+            self._unpaid = _Unpaid(self._bill, kept, seconds)
             updates = self.scheduler.commit(plan, result, self._clock.now())
         except Exception as error:
             log.exception("a step could not be committed; all requests end")
@@ -362,7 +376,14 @@ class EngineLoop:
         answer = self._answers.get(sequence.group.request.id)
         return answer is None or answer.streams[sequence.index].may_end(token)
 
+    def _pay(self) -> None:
+        """Divide what the step before took among its requests, if that is not done: before one of them ends."""
+        unpaid, self._unpaid = self._unpaid, None
+        if unpaid is not None:
+            self.charges.charge(unpaid.bill, unpaid.kept, unpaid.seconds)
+
     def _publish_late(self, out: Delivery) -> None:
+        self._pay()
         late, self._late = self._late, None
         if late is not None:
             self.stats.tally.error.add(abs(self.cost.observe(late.work, late.seconds) - 1.0))
@@ -399,6 +420,7 @@ class EngineLoop:
             self.scheduler.finish(sequence, reason, now)
 
     def _close(self, update: Update, event: TokenEvent) -> None:
+        self._pay()
         group = update.sequence.group
         event.facts = group.facts(update.sequence, self.scheduler.kv.block_tokens)
         update.sequence.closed = True

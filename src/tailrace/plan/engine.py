@@ -140,6 +140,7 @@ class VirtualEngine(EngineLoop):
         self._step = None
         self._steps.count(len(plan.rows), seconds)
         self._runner.forward(plan)
+        self._overlap(plan)
         self._took(plan, seconds)
         self._commit(plan, self._runner.sample(plan), seconds, out)
         self._publish_late(out)  # no time passes until the next step begins
