@@ -356,25 +356,34 @@ class EngineLoop:
             log.exception("a step could not be committed; all requests end")
             self._start_over(error, out)
             return
-        # Tokens of a choice stay in order, and whether one may end it hangs on those before.
-        several = {plan.rows[draft.row].sequence for draft in plan.drafts}
-        now: list[Update] = []
-        late: list[Update] = []
-        for update in updates:
-            (now if update.sequence in several or self._may_end(update) else late).append(update)
+        now, late = self._parted(plan, updates)
         self._late = _Late(plan.work, seconds, late, result)
         self._publish(now, result, out)
         broken, self._broken = self._broken, []
         for update, text_error in broken:
             self._end_broken(update, text_error, out)
 
-    def _may_end(self, update: Update) -> bool:
-        """Whether the choice ends with it, or its text may end it."""
-        sequence, token, _, finish, *_ = update
-        if token is None or finish is not None:
-            return True
-        answer = self._answers.get(sequence.group.request.id)
-        return answer is None or answer.streams[sequence.index].may_end(token)
+    def _parted(self, plan: StepPlan, updates: Iterable[Update]) -> tuple[list[Update], list[Update]]:
+        """Those with which their choice ends, or whose text may end it, and those that can be late."""
+        # Tokens of a choice stay in order, and whether one may end it hangs on those before.
+        several = {plan.rows[draft.row].sequence for draft in plan.drafts}
+        answers = self._answers
+        now: list[Update] = []
+        late: list[Update] = []
+        for update in updates:
+            sequence, token, _, finish, _, _ = update
+            answer = answers.get(sequence.group.request.id)
+            if (
+                token is None
+                or finish is not None
+                or answer is None
+                or sequence in several
+                or answer.streams[sequence.index].may_end(token)
+            ):
+                now.append(update)
+            else:
+                late.append(update)
+        return now, late
 
     def _pay(self) -> None:
         """Divide what the step before took among its requests, if that is not done: before one of them ends."""

@@ -40,6 +40,7 @@ from tailrace.errors import InternalError, TailraceError
 from tailrace.types import FinishReason, GenerateRequest
 
 _new = tuple.__new__  # as in step_draft
+_RUNNING = State.RUNNING  # looking up a member of an enum takes as long as a row's counters
 
 
 class Scheduler:
@@ -179,7 +180,7 @@ class Scheduler:
         reserve, size = self.kv.reserve, self.kv.block_tokens
         for sequence in self._decoding(draft):
             first, table = sequence.computed, sequence.table
-            if sequence.state is not State.RUNNING:
+            if sequence.state is not _RUNNING:
                 continue
             assert table is not None
             held = first < len(table.blocks) * size and not table.shared_tail
@@ -229,8 +230,10 @@ class Scheduler:
     def _guess(self, draft: StepDraft) -> None:
         """Ask the drafter about the rows behind their prompts."""
         rows = draft.rows
+        if self.drafter is None:
+            return
         places = [place for place, row in enumerate(rows) if _may_guess(row)]
-        if self.drafter is None or not places:
+        if not places:
             return
         drafts = self.drafter.draft([rows[place].sequence for place in places], Work(0, draft.decode, draft.kv_tokens))
         for place, guesses in zip(places, drafts, strict=True):
@@ -457,12 +460,12 @@ class Scheduler:
         self.standings.worked(rows, self.turn, self.budget, now)
         updates = self._refuse_bad(plan, tokens, now) if BAD in tokens else []
         for row in rows:
-            if row.sequence.state is State.RUNNING:
+            if row[0].state is _RUNNING:
                 self._advance(row, updates, now)
         for draft in plan.drafts:
             self._settle(rows[draft.row], draft.size)
         for sample, (sequence, token) in enumerate(zip(plan.samplers, tokens, strict=True)):
-            if sequence.state is not State.RUNNING or token < 0:
+            if sequence.state is not _RUNNING or token < 0:
                 continue
             if sequence.first_token is None:
                 sequence.first_token = now
