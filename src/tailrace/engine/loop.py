@@ -333,6 +333,7 @@ class EngineLoop:
         if out:
             self._hand_over(out)
         self._bill = self.charges.bill(plan)
+        self.scheduler.look_ahead(plan)
 
     def _took(self, plan: StepPlan, seconds: float) -> None:
         """A step went well."""

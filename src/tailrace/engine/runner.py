@@ -81,7 +81,7 @@ class NativeRunner:
         counts = [row[2] for row in rows]
         firsts = np.array([row[1] for row in rows], np.int32)
         # One token of each sequence, and one sampled from each: the logits of every row, in order.
-        self._plain = sum(counts) == len(rows) and plan.sample_rows == tuple(range(len(rows)))
+        self._plain = sum(counts) == len(rows) and plan.one_each
         if self._plain:
             tokens = np.array([row[0].tokens.item(row[1]) for row in rows], np.int32)
             starts, wanted = self._counting[: len(rows) + 1], self._counting[: len(rows)]

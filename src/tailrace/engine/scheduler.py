@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from math import inf
 
+from tailrace.engine.ahead import Ahead
 from tailrace.engine.beam_step import BeamSearches, take_offer
 from tailrace.engine.budget import ChunkBudget
 from tailrace.engine.kv.manager import BlockTable, KvManager
@@ -58,6 +59,7 @@ class Scheduler:
         self._searches = BeamSearches()
         self.standings = Standings()
         self.turn = Turn()  # of the last plan
+        self._ahead: Ahead | None = None
         self._yielded = 0  # steps in a row that background rows sat out
         self._stale = 0  # finished sequences that may still be in the heap
         self.waiting_count = 0  # sequences, further choices included
@@ -175,24 +177,31 @@ class Scheduler:
             draft.pooled,
         )
 
+    def look_ahead(self, plan: StepPlan) -> None:
+        """While `plan` is computed: make what the next one will likely be."""
+        alike = len(plan.rows) == len(self.running) and plan.one_each and not self._searches
+        self._ahead = Ahead(self.running, self.kv) if alike else None
+
     def _decode(self, draft: StepDraft) -> None:
         """Rows for the sequences that lack one token."""
-        reserve, size = self.kv.reserve, self.kv.block_tokens
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and not draft.leaves_out and ahead.holds(self.running, self.kv):
+            draft.take_rows(ahead.draft)
+            return
+        holds, reserve = self.kv.holds, self.kv.reserve
         for sequence in self._decoding(draft):
             first, table = sequence.computed, sequence.table
             if sequence.state is not _RUNNING:
                 continue
             assert table is not None
-            held = first < len(table.blocks) * size and not table.shared_tail
-            if not (held or reserve(table, first, first + 1) or self._make_room(draft, sequence)):
+            if not (holds(table, first) or reserve(table, first, first + 1) or self._make_room(draft, sequence)):
                 draft.stalled.add(sequence)
                 continue
             if first < sequence.group.prompt_tokens:
                 draft.add(self._row(draft, sequence, 1))
+                draft.count_decode(first)
             else:
                 draft.add_decode(sequence, first)
-            draft.decode += 1
-            draft.kv_tokens += first + 1
 
     def _decoding(self, draft: StepDraft) -> list[Sequence]:
         """Sequences that lack one token and are in this step."""

@@ -87,6 +87,11 @@ class StepPlan:
     pooled: int = 0  # rows at the end that are parts of prompts to be vectors
 
     @property
+    def one_each(self) -> bool:
+        """Whether each row, in order, is sampled once."""
+        return self.sample_rows == tuple(range(len(self.rows)))
+
+    @property
     def behind(self) -> list[int]:
         """For each sample, how many guesses of its row stand before it."""
         found = [0] * len(self.samplers)

@@ -51,6 +51,16 @@ class StepDraft:
         self.samplers.append(sequence)
         self.sample_rows.append(len(self.rows))
         self.rows.append(_new(Row, (sequence, first, 1, 0, 0)))
+        self.count_decode(first)
+
+    def count_decode(self, first: int) -> None:
+        self.decode += 1
+        self.kv_tokens += first + 1
+
+    def take_rows(self, other: StepDraft) -> None:
+        """All decode rows of another."""
+        self.rows, self.samplers, self.sample_rows = other.rows, other.samplers, other.sample_rows
+        self.decode, self.kv_tokens = other.decode, other.kv_tokens
 
     def add_guesses(self, place: int, guesses: list[int]) -> None:
         """Widen a row that `add_decode` made."""

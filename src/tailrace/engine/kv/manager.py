@@ -123,6 +123,10 @@ class KvManager:
             self._adopt(table, index, node)
         return self.matched(table)
 
+    def holds(self, table: BlockTable, position: int) -> bool:
+        """Whether the table can be written there as it is."""
+        return position < len(table.blocks) * self.block_tokens and not table.shared_tail
+
     def reserve(self, table: BlockTable, start: int, stop: int) -> bool:
         """Blocks for writing positions start..stop-1: all of them, or none and False."""
         size = self.block_tokens
