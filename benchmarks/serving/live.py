@@ -35,6 +35,7 @@ class Sample:
     predicted: float | None = None
     status: int = 0
     retry_after: float | None = None
+    reason: str = ""  # of a refusal
     timings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -66,6 +67,8 @@ class Client:
             sample.retry_after = float(wait) if wait else None
             if answer.status == 200:
                 await self._read(answer, sample, sent)
+            else:
+                sample.reason = (await answer.json())["error"]["code"]
         sample.end = time.perf_counter() - sent
         return sample
 

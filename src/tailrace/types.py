@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -317,7 +318,8 @@ class LoadReport:
 
 
 class Prefill(NamedTuple):
-    """A prompt that a backend is computing: tokens still to do, those before them, and whose share it takes."""
+    """A prompt that a backend is computing: tokens still to do, those before them, whose share it takes, and until when
+    its first token is wanted."""
 
     todo: int
     done: int = 0
@@ -325,6 +327,7 @@ class Prefill(NamedTuple):
     weight: float = 1.0
     step_share: float = 1.0
     background: bool = False
+    deadline: float = inf
 
 
 @frozen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.serving.scenarios import comeback, fairness, foresight, isolation, overload, polite
+from benchmarks.serving.scenarios import comeback, crowd, fairness, foresight, isolation, overload, polite
 
 
 def test_chats_keep_their_first_token_beside_documents() -> None:
@@ -50,6 +50,14 @@ def test_who_obeys_its_retry_after_is_let_in() -> None:
     assert found["refused"] > 50
     assert found["next_try"] >= 0.9
     assert found["answered"] == 1.0
+
+
+def test_a_refused_crowd_comes_back_one_by_one() -> None:
+    found = crowd(60.0)
+    assert found["refused"] > 50
+    assert found["next_try"] >= 0.9
+    assert found["answered"] > 0.98
+    assert found["in_time"] > 0.95
 
 
 @pytest.mark.parametrize("load", [0.6, 0.9])

@@ -3,7 +3,7 @@ minute, by which predictions count what will come while a request waits or its p
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, inf
 
 from tailrace.control.classes import Band
 from tailrace.control.step_share import step_share
@@ -51,6 +51,7 @@ class _Stream:
         self._count = self._todo = self._done = self._output = self._seconds = 0.0
         self._at = 0.0
         self._like = Prefill(0)
+        self._within = inf  # seconds for its first token
 
     def add(self, ticket: Ticket, cost: float) -> None:
         expected, keep = ticket.estimate, self._faded(ticket.arrival)
@@ -61,13 +62,13 @@ class _Stream:
         self._output = self._output * keep + expected.output_mean * expected.sequences
         self._seconds = self._seconds * keep + cost
         self._at = max(ticket.arrival, self._at)
-        self._like = Prefill(
-            0, 0, ticket.share_group, ticket.weight, step_share(ticket), ticket.band == Band.BACKGROUND
-        )
+        background = ticket.band == Band.BACKGROUND
+        self._like = Prefill(0, 0, ticket.share_group, ticket.weight, step_share(ticket), background)
+        self._within = inf if ticket.deadline is None else ticket.deadline - ticket.arrival
 
     def flow(self, now: float) -> Flow:
         todo, done = round(self._todo / self._count), round(self._done / self._count)
-        like = self._like._replace(todo=max(todo, 1), done=done)
+        like = self._like._replace(todo=max(todo, 1), done=done, deadline=now + self._within)
         return Flow(self._count * self._faded(now) / _MEMORY, like, self._output / self._count)
 
     def seconds(self, now: float) -> float:

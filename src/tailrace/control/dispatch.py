@@ -6,7 +6,7 @@ Whether a request may wait at all is not decided here. Everything runs on the ev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from tailrace.control.foresight import Around, Foresight, Times
 from tailrace.control.kv_admission import Demand, KvAdmission
 from tailrace.control.lengths import LengthBook
 from tailrace.control.long_work import LongWork
+from tailrace.control.promises import Promises
 from tailrace.control.reserve import Reserve
 from tailrace.control.room import Given, Room, prompt_blocks, room
 from tailrace.control.step_share import step_share
@@ -53,6 +54,7 @@ class Dispatch:
         blocks = backend.load().kv_blocks_total
         self.memory = KvAdmission(blocks, caps.block_tokens)
         self.reserve = Reserve(caps.max_sequences, blocks * caps.block_tokens)
+        self.promises = Promises()
         self._long = LongWork(caps.costs)
         self._clock = clock
         self._waiting: dict[str, Run] = {}
@@ -164,6 +166,10 @@ class Dispatch:
             if not run.begun
         ]
         return Around(self._starts(ticket.tenant, room), remaining, pending)
+
+    def occupied(self, tickets: Iterable[Ticket]) -> float:
+        """Seconds by which these delay the next of their tenant, at the machine's pace and beside who waits now."""
+        return self.foresight.pace() * sum(each.estimate.seconds * self.queue.crowd(each) for each in tickets)
 
     def _held(self) -> frozenset[str]:
         return self.reserve.held(self.running.values(), self.queue)

@@ -26,7 +26,7 @@ from tailrace.control.coming import Coming, Flow
 from tailrace.control.line import Place
 from tailrace.control.ticket import Ticket
 from tailrace.control.turns import Turns
-from tailrace.control.work_ahead import Ahead, work_ahead
+from tailrace.control.work_ahead import Ahead, crowd, work_ahead
 from tailrace.frozen import frozen
 
 
@@ -131,6 +131,10 @@ class FairQueue(Generic[W]):
     def work_ahead(self, ticket: Ticket) -> Ahead:
         """What is expected to be served before a request with this ticket, whether it waits here or would come now."""
         return work_ahead(ticket, self._bands, self._coming, self.rules.share)
+
+    def crowd(self, ticket: Ticket) -> float:
+        """By how much slower than the machine its tenant is served while those wait who wait now."""
+        return crowd(ticket, self._bands)
 
     def coming(self, now: float) -> list[Flow]:
         """What is expected to arrive, by the requests of the last half minute."""

@@ -130,7 +130,7 @@ def _grants(budget: int, prompts: Sequence[Prefill], attention: float) -> list[i
         fits = weighed(alone.todo, alone.done, attention) <= budget
         return [alone.todo if fits else min(unweighed(budget, alone.done, attention), alone.todo)]
     wants = [
-        Want(weighed(p.todo, p.done, attention), p.share_group, p.weight, inf, p.step_share, p.background)
+        Want(weighed(p.todo, p.done, attention), p.share_group, p.weight, p.deadline, p.step_share, p.background)
         for p in prompts
     ]
     return [

@@ -7,21 +7,23 @@ Pure arithmetic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
 
 from tailrace.control.work_ahead import Ahead
 from tailrace.frozen import frozen
-from tailrace.types import Outlook
+from tailrace.types import Outlook, Prefill, StepCosts
 
 _STARTS = 128  # played one by one; after them what is left is taken to go on at their pace
 
 
 @frozen
 class Start:
-    """`prefill_left`: seconds of other prompts' prefill that are still to do then."""
+    """`prefill_left`: seconds of other prompts' prefill that are still to do then, of `prompts_left` of them."""
 
     seconds: float
     prefill_left: float
+    prompts_left: float
 
 
 def start(outlook: Outlook, ahead: Ahead, free: int, remaining: Sequence[float], token_seconds: float) -> Start:
@@ -34,12 +36,15 @@ def start(outlook: Outlook, ahead: Ahead, free: int, remaining: Sequence[float],
     rows = max(len(remaining), min(len(remaining) + free, count), 1)
     step = costs.step + costs.decode * rows + costs.kv * outlook.kv_tokens
     chunk = costs.prefill * outlook.chunk  # seconds of prefill in a step that has some to do
-    prefill = sum(p.todo * costs.prefill + costs.attention * p.todo * (p.done + p.todo / 2) for p in outlook.prefills)
+    prompts = sorted(_seconds(prompt, costs) for prompt in outlook.prefills)
+    prefill = sum(prompts)
     each = ahead.prefill / count if count else 0.0
     output = (ahead.seconds - ahead.prefill) / count / token_seconds if count and token_seconds > 0.0 else 0.0
     ends = sorted(remaining)
-    for place in range(max(len(ends) - len(outlook.prefills), 0), len(ends)):
-        ends[place] += prefill / chunk if chunk > 0.0 else 1.0  # their prompts come first
+    firsts = accumulate(prompts)  # the shortest prompt has its answer begin first
+    for place, first in zip(range(max(len(ends) - len(prompts), 0), len(ends)), firsts, strict=False):
+        ends[place] += first / chunk if chunk > 0.0 else 1.0
+    heapify(ends)
     now, steps = outlook.step_left if free <= count else 0.0, 0.0
     for place in range(min(count, _STARTS) + 1):
         if place >= free and ends:
@@ -51,4 +56,9 @@ def start(outlook: Outlook, ahead: Ahead, free: int, remaining: Sequence[float],
         if place < count:
             prefill += each
             heappush(ends, steps + (prefill / chunk if chunk > 0.0 else 1.0) + output)
-    return Start(now * max(1.0, (count + 1) / (_STARTS + 1)), prefill)
+    mean = (sum(prompts) + ahead.prefill) / max(len(prompts) + count, 1)
+    return Start(now * max(1.0, (count + 1) / (_STARTS + 1)), prefill, prefill / mean if mean else 0.0)
+
+
+def _seconds(prompt: Prefill, costs: StepCosts) -> float:
+    return prompt.todo * costs.prefill + costs.attention * prompt.todo * (prompt.done + prompt.todo / 2)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol
 
 from tailrace.backends.base import Backend
 from tailrace.control.classes import Band
 from tailrace.control.coming import Flow
 from tailrace.control.first_token import FirstToken
-from tailrace.control.forecast import start
+from tailrace.control.forecast import Start, start
 from tailrace.control.prediction_error import PredictionErrors
 from tailrace.control.step_share import step_share
 from tailrace.control.ticket import Ticket
@@ -25,6 +26,7 @@ from tailrace.frozen import frozen
 from tailrace.types import Outlook, Prefill, StepCosts
 
 _LEAST = {"wait": 0.05, "ttft": 0.005, "tpot": 1e-4, "e2e": 0.01}  # differences below it do not count as errors
+_MOST_LEFT = 16  # prompts that one finds when it starts, more are imagined as longer ones
 _PACE_CHUNK, _PACE_ROWS = 256, 8  # a step by which learned and standard costs are compared
 
 
@@ -133,6 +135,10 @@ class Foresight:
         self.errors["output_tokens"].learn(ticket.bucket, expected.output_mean, output_tokens)
         self.errors["kv_blocks"].learn(ticket.bucket, expected.blocks, blocks)
 
+    def pace(self, costs: StepCosts | None = None) -> float:
+        """Seconds that a standard device-second takes now; `costs`: those of the backend's outlook, if known."""
+        return _typical(costs or self._backend.outlook().costs) / _typical(self._backend.caps.costs)
+
     def quantiles(self) -> Iterator[tuple[str, float, float]]:
         """(quantity, quantile, actual / predicted) for the metrics."""
         for name, errors in self.errors.items():
@@ -147,12 +153,11 @@ class Foresight:
         own = self._own(ticket)
         wait = 0.0
         if ahead.requests >= 0.5 or around.free < expected.sequences:
-            pace = _typical(costs) / _typical(self._backend.caps.costs)
+            pace = self.pace(costs)
             begins = start(outlook, ahead.at(pace), around.free, around.remaining, self._token_seconds(ticket) * pace)
             wait = begins.seconds
-            left = Prefill(max(round(begins.prefill_left / costs.prefill), 1)) if costs.prefill else Prefill(1)
             rows = max(len(around.remaining), outlook.decodes)
-            outlook = replace(outlook, step_left=0.0, prefills=(left,), decodes=rows)
+            outlook = replace(outlook, step_left=0.0, prefills=_alike(begins, own, costs), decodes=rows)
             remaining: Sequence[float] = ()
         else:
             remaining = around.remaining
@@ -173,12 +178,21 @@ class Foresight:
         cached = known.prompt_tokens - known.uncached_tokens
         background = ticket.band == Band.BACKGROUND
         todo = max(known.uncached_tokens, 1)
-        return Prefill(todo, cached, ticket.share_group, ticket.weight, step_share(ticket), background)
+        deadline = inf if ticket.deadline is None else ticket.deadline
+        return Prefill(todo, cached, ticket.share_group, ticket.weight, step_share(ticket), background, deadline)
 
     def _token_seconds(self, ticket: Ticket) -> float:
         """Standard device-seconds of one token of an answer like this one's."""
         costs = self._backend.caps.costs
         return (costs.decode + costs.kv * ticket.estimate.prompt_tokens) * self._backend.load().decode_markup
+
+
+def _alike(begins: Start, own: Prefill, costs: StepCosts) -> tuple[Prefill, ...]:
+    """Prompts that are there when it starts, each like the others. They came before it, and are due before it."""
+    count = min(max(round(begins.prompts_left), 1), _MOST_LEFT)
+    todo = round(begins.prefill_left / count / costs.prefill) if costs.prefill else 1
+    due = own.deadline if own.deadline == inf else 0.0
+    return (Prefill(max(todo, 1), 0, own.share_group, own.weight, deadline=due),) * count
 
 
 def _typical(costs: StepCosts) -> float:

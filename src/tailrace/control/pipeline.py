@@ -239,7 +239,7 @@ class Pipeline:
         room = None if lane.queue else lane.room()
         ticket = prepared[0].ticket
         prediction = lane.foresight.predict(ticket, lane.around(ticket, room))
-        decision = self._decide(place, prepared, prediction, room)
+        decision = self._decide(place, prepared, prediction, lane, room)
         timeline.facts["admission"] = decision
         timeline.facts["predicted_ttft"] = prediction.ttft
         self._allow(decision, place.tenant)
@@ -327,7 +327,7 @@ class Pipeline:
     # --- inside
 
     def _decide(
-        self, place: Place, prepared: Sequence[Prepared], prediction: Prediction, room: Room | None
+        self, place: Place, prepared: Sequence[Prepared], prediction: Prediction, lane: Dispatch, room: Room | None
     ) -> Decision:
         """`room`: None while somebody waits for it."""
         ticket = prepared[0].ticket
@@ -340,10 +340,17 @@ class Pipeline:
         standings = self._bounds.door(place.tenant, place.left, place.tokens)
         of_class = self._bounds.of_class(ticket.request_class)
         there = There((*standings, of_class), room.starts if room is not None else 0, self._draining)
-        forecast = Forecast(prediction.wait, prediction.ttft_within(self._config.deadline_chance))
-        left = None if ticket.deadline is None else max(ticket.deadline - self.clock.now(), 0.0)
+        now = self.clock.now()
+        left = None if ticket.deadline is None else max(ticket.deadline - now, 0.0)
         terms = Terms(left, policy.queue_deadline or None, policy.as_job)
-        return into_the_queue(Offer(tokens, fits, len(prepared)), there, forecast, terms)
+        visit = lane.promises.visit(place.tenant, prepared[0].request.prompt, now)
+        known = Forecast(prediction.wait, prediction.ttft_within(self._config.deadline_chance))
+        decision = into_the_queue(Offer(tokens, fits, len(prepared)), there, visit.forecast(known, terms), terms)
+        if not (isinstance(decision, Reject) and decision.retry_after is not None):
+            visit.over(decision)
+            return decision
+        seconds = lane.occupied(each.ticket for each in prepared)
+        return decision.after(visit.come_back(decision, seconds, self._come_back.spread))
 
     def _enter(self, run: Run) -> None:
         """Wait for the tenant's limits, or for the machine."""
@@ -402,7 +409,7 @@ class Pipeline:
         if reject.reason == "draining":
             return refusal(reject.after(_DRAIN_RETRY))
         if reject.retry_after is not None:
-            return refusal(reject.after(self._come_back.spread(reject.retry_after)))
+            return refusal(reject)
         return refusal(reject.after(self._come_back.seconds(reject, tenant_scope(tenant), self.clock.now())))
 
 

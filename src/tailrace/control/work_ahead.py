@@ -56,6 +56,16 @@ def work_ahead(ticket: Ticket, bands: Mapping[int, Turns], coming: Coming, lower
     return total.times(1.0 / (1.0 - pressure))
 
 
+def crowd(ticket: Ticket, bands: Mapping[int, Turns]) -> float:
+    """Weights of all tenants of its band that wait, its own among them, over its own."""
+    turns = bands.get(ticket.band)
+    if turns is None:
+        return 1.0
+    seen = [other.weight for name, other in islice(turns.backlogged(), _LOOK) if name != ticket.tenant]
+    count = turns.tenants_waiting - turns.waits(ticket.tenant)
+    return 1.0 + sum(seen) / max(len(seen), 1) * count / ticket.weight
+
+
 def _in_band(ticket: Ticket, turns: Turns) -> Ahead:
     account = turns.find(ticket.tenant)
     own = NOTHING if account is None else _own(ticket, account)

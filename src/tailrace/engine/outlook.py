@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from tailrace.engine.cost import CostModel
 from tailrace.engine.scheduler import Scheduler
@@ -45,4 +46,5 @@ def _short(found: Outlook, scheduler: Scheduler) -> Outlook:
 
 def prefill(request: GenerateRequest, todo: int, done: int = 0) -> Prefill:
     """A request's prompt with so many tokens to do."""
-    return Prefill(todo, done, request.share_group, request.weight, request.step_share, request.background)
+    deadline = inf if request.deadline is None else request.deadline
+    return Prefill(todo, done, request.share_group, request.weight, request.step_share, request.background, deadline)
