@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,23 @@ def test_csv(filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     since, until = "1970-01-01T00:16:42", "1970-01-01T01:16:47+01:00"
     run(str(file), "--database", filled, "--since", since, "--until", until, "--tenant", "acme")
     assert [row["request_id"] for row in rows(file)] == ["r3", "r5", "r7"]  # opened a moment before they ended
+
+
+def test_no_text_is_a_formula_to_a_spreadsheet(url: str, tmp_path: Path) -> None:
+    texts = ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "a=1", "'"]
+
+    async def fill() -> None:
+        database = Database(url)
+        await database.open()
+        await Kept(database).ledger.add([replace(entry(n), task=text).row() for n, text in enumerate(texts)])
+        await database.close()
+
+    asyncio.run(fill())
+    run(str(tmp_path / "ledger.csv"), "--database", url)
+    found = [row["task"] for row in rows(tmp_path / "ledger.csv")]
+    assert found == [f"'{text}" for text in texts[:6]] + texts[6:]
+    run(str(tmp_path / "ledger.parquet"), "--database", url, "--format", "parquet")
+    assert pq.read_table(tmp_path / "ledger.parquet")["task"].to_pylist() == texts
 
 
 def test_parquet(filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

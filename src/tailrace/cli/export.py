@@ -18,6 +18,7 @@ from tailrace.database.export import COLUMNS, Wanted, pages
 from tailrace.errors import ConfigError
 
 FORMATS = ("csv", "parquet")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a text begins with that a spreadsheet computes
 
 
 class Writer(Protocol):
@@ -77,7 +78,8 @@ async def _export(url: str, path: Path, kind: str, wanted: Wanted) -> int:
 
 
 class _Csv:
-    """What is not known is empty, as empty texts are."""
+    """What is not known is empty, as empty texts are. A text that a spreadsheet would take for a formula stands behind
+    an apostrophe: callers choose some of them."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115 - closed by `close`
@@ -85,10 +87,14 @@ class _Csv:
         self._rows.writerow([column.name for column in COLUMNS])
 
     def write(self, rows: Sequence[Sequence[Any]]) -> None:
-        self._rows.writerows(rows)
+        self._rows.writerows([[_inert(value) for value in row] for row in rows])
 
     def close(self) -> None:
         self._file.close()
+
+
+def _inert(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 class _Parquet:
