@@ -103,7 +103,7 @@ def convert(raw: object, kind: object, rule: Rule) -> object:
     if kind is str:
         return raw if isinstance(raw, str) else None
     if kind is bool:
-        return _BOOLS.get(str(raw).lower())
+        return _BOOLS.get(raw.lower()) if isinstance(raw, str) else raw if isinstance(raw, bool) else None
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         return None
     if rule.unit == "price":

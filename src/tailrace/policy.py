@@ -241,8 +241,9 @@ def _tables(kind: Any, tables: list[object], place: tuple[str, str]) -> tuple[ob
 
 
 def _plain(kind: object, raw: object, rule: Rule, place: tuple[str, str]) -> object:
+    text_of_a_number = isinstance(raw, str) and kind is not str and not rule.unit
     try:
-        value = convert(raw, kind, rule)
+        value = None if text_of_a_number else convert(raw, kind, rule)
     except (ValueError, OverflowError):
         value = None
     if value is None or not rule.allows(value):

@@ -12,6 +12,7 @@ import pytest
 from tailrace.api.state import AppState
 from tailrace.backends.fake import FakeBackend
 from tailrace.clock import ManualClock
+from tailrace.control.accounts.edits import CHANGEABLE
 from tailrace.control.keys import hmac
 from tailrace.database.keeping import Keeping
 from tailrace.errors import Unavailable
@@ -183,6 +184,30 @@ async def test_what_is_refused_changes_nothing(
         if method != "GET":
             (row,) = await log(client)
             assert (row["status"], row["key"], row["before"], row["after"]) == (status, "root", None, None)
+
+
+WRONG = {
+    "weight": ("2", True, None, [2], {}),
+    "priority": (1, None, True, ["high"]),
+    "classes": ("interactive", None, [1], {}),
+    "models": ("fake", None, [True], {}),
+    "mode": (0, None, False, {}),
+    "shared_cache": (0, 1, "true", "no", None, []),
+    "max_waiting_requests": ("9", True, 1.5, None, []),
+    "max_waiting_tokens": ("9", False, 0.5, None, {}),
+    "limits": (0, "x", None, [], {"concurrency": "4"}, {"concurrency": True}, {"requests_per_minute": None}),
+}
+
+
+def test_every_field_that_can_be_changed_has_wrong_kinds() -> None:
+    assert tuple(WRONG) == CHANGEABLE
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in WRONG.items() for value in values])
+async def test_a_value_of_another_kind_is_refused_by_its_name(field: str, value: object) -> None:
+    async with in_process(made()) as client:
+        error = (await do(client, "PATCH", "/tenants/acme", {field: value}, 400))["error"]
+        assert error["param"].startswith(field)
 
 
 async def test_a_budget_of_money_needs_prices() -> None:
