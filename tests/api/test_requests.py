@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tailrace.api.state import AppState
-from tailrace.policy import Policy
+from tailrace.policy import KeyPolicy, Policy, TenantPolicy
+from tests.api.test_operator import hashed
 from tests.api.test_tenants import bearer, tenant
 from tests.serving import chat, in_process, make_state, until
 
@@ -58,6 +59,21 @@ async def test_a_record_is_the_same_from_memory_and_from_the_database(app: AppSt
             assert (await read(client, f"/{name}", "other"))["code"] == 404
         for nothing in ("none", "%00", "x" * 200, "%F0%9F%98%80"):
             assert (await read(client, f"/{nothing}"))["code"] == 404
+
+
+async def test_what_no_key_opens_is_counted_and_leaves_no_row(url: str) -> None:
+    keys = KeyPolicy("all", hashed("all")), KeyPolicy("ops", hashed("ops"), scopes=("admin",))
+    app = make_state(policy=Policy((TenantPolicy("acme", keys=keys),)), database=url)
+    app.keeping.start()
+    async with in_process(app) as client:
+        for key, status in (("none", 401), ("ops", 403), ("all", 200)):
+            asked = await client.post(CHAT, json=chat(max_tokens=1), headers={"authorization": f"Bearer {key}"})
+            assert asked.status_code == status
+    await app.close()
+    assert (app.ledger.written, app.ledger.dropped) == (1, 0)
+    labels = {"domain": "ingress", "kind": "access"}
+    assert app.metrics.registry.get_sample_value("tailrace_errors_total", labels) == 2
+    await app.keeping.close()
 
 
 async def test_those_that_were_refused_are_there_too(app: AppState) -> None:
