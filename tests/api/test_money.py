@@ -22,13 +22,19 @@ PRICES = Prices("EUR", {"default": Price(0, 100_000 * UNIT, 10_000 * UNIT, 1_000
 WALL = datetime(2026, 12, 31, 18, tzinfo=UTC).timestamp()
 
 
-def serving(limits: Quota, key: Quota | None = None, mode: str = "strict", prices: Prices = PRICES) -> AppState:
+def serving(
+    limits: Quota,
+    key: Quota | None = None,
+    mode: str = "strict",
+    prices: Prices = PRICES,
+    backend: FakeBackend | None = None,
+) -> AppState:
     keys = (
         KeyPolicy("ci", f"sha256:s:{digest('acme', 's')}", limits=key or Quota()),
         KeyPolicy("boss", f"sha256:s:{digest('boss', 's')}", scopes=("inference", "admin")),
     )
     tenant = TenantPolicy("acme", limits=limits, keys=keys, mode=mode)
-    return make_state(policy=Policy((tenant,), prices=prices), clock=ManualClock(wall=WALL))
+    return make_state(backend, policy=Policy((tenant,), prices=prices), clock=ManualClock(wall=WALL))
 
 
 async def post(client: httpx.AsyncClient, key: str = "acme", **fields: object) -> httpx.Response:
@@ -137,6 +143,28 @@ async def test_a_caller_sees_how_its_budgets_stand() -> None:
     assert rows["acme", "requests_per_minute"]["renews_at"] is None
     assert {row["scope"] for row in others["limits"]} == {"acme"}
     assert admin == [day]
+
+
+@pytest.mark.parametrize("before", [Quota(), Quota(concurrency=8)], ids=["no limits", "other limits"])
+async def test_a_new_budget_has_what_runs_already_from_its_beginning(before: Quota) -> None:
+    backend = FakeBackend(manual=True)
+    state = serving(before, backend=backend)
+    async with in_process(state) as client:
+        running = [asyncio.create_task(post(client, n=n)) for n in (1, 2)]
+        await until(lambda: state.pipeline.running == 2)
+        for _ in range(2):
+            backend.step()
+            await asyncio.sleep(0)
+        boss = {"authorization": "Bearer boss"}
+        changed = await client.patch("/admin/tenants/acme", headers=boss, json={"limits": {"money_per_day": 500}})
+        assert changed.status_code == 200
+        while not all(each.done() for each in running):
+            backend.step()
+            await asyncio.sleep(0)
+        cost = sum(price(each.result()) for each in running) / 1e6
+        rows = (await client.get("/v1/budget", headers={"authorization": "Bearer acme"})).json()["limits"]
+        (day,) = [row for row in rows if row["limit"] == "money_per_day"]
+        assert (day["spent"], day["held"]) == (pytest.approx(cost, abs=1e-9), 0)
 
 
 async def test_budget_ledger_and_answers_agree_after_a_burst_with_disconnects(tmp_path: Path) -> None:

@@ -117,24 +117,38 @@ class OwnLimits:
 
     def changed(self, tenant: str) -> None:
         """Who waits for limits of this tenant does so for its present ones from now on."""
-        caps = self._of(self._tenants[tenant].limits)
+        sequences = self._of(self._tenants[tenant].limits).sequences
         force = self._tenants[tenant].mode == "shadow"
         for run in self.waiting:
             if run.ticket.tenant != tenant:
                 continue
             hold = run.hold
-            of_key = self._of(self._tenants.key_limits(tenant, run.ticket.key))
-            hold.accounts = tuple(Account(a.name, caps if a.name == tenant else of_key) for a in hold.accounts)
+            hold.accounts = self._present(run)
             hold.ask = replace(hold.ask, force=force)
             want = hold.ask.learned.sequences
-            if not force and 0 < caps.sequences < want:  # it would stand in everybody's way until its time is over
-                run.fail(self._refusal(Outcome(Kind.NEVER, "sequences", tenant, None, want, caps.sequences)))
+            if not force and 0 < sequences < want:  # it would stand in everybody's way until its time is over
+                run.fail(self._refusal(Outcome(Kind.NEVER, "sequences", tenant, None, want, sequences)))
         self.limiter.poke()
+
+    def settle_anew(self, runs: Iterable[Run]) -> None:
+        """These run: they settle with the present limits. A budget that is new has what they have spent already."""
+        for run in runs:
+            hold = run.hold
+            if hold.accounts:
+                hold.accounts = self._present(run)
+            elif accounts := self.accounts(Principal(run.tenant, run.ticket.key, frozenset())):
+                self.limiter.adopt(hold, accounts, run.spent())
 
     async def close(self) -> None:
         await self.limiter.close()
 
     # --- inside
+
+    def _present(self, run: Run) -> tuple[Account, ...]:
+        """The accounts of its hold, with the limits that they have now."""
+        of_tenant = self._of(self._tenants[run.tenant].limits)
+        of_key = self._of(self._tenants.key_limits(run.tenant, run.ticket.key))
+        return tuple(Account(a.name, of_tenant if a.name == run.tenant else of_key) for a in run.hold.accounts)
 
     def _of(self, quota: Quota) -> Amounts:
         found = self._caps.get(quota)

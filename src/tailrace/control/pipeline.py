@@ -130,6 +130,7 @@ class Pipeline:
         self.limits.limiter.admit_unchecked = config.control.limits_down == "admit"
         for tenant in {run.tenant for run in self.limits.waiting}:
             self.limits.changed(tenant)
+        self.limits.settle_anew(self.runs())
         self.release()
 
     # --- the backends

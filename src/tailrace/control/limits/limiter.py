@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from tailrace.control.limits.base import (
+    BUDGETS,
     MICRO,
     NOTHING,
     Account,
@@ -146,6 +147,15 @@ class Limiter:
         change = Change(hold.spent, hold.known, extra)
         hold.known = hold.spent
         self._do(self._change(hold, change))
+
+    def adopt(self, hold: Hold, accounts: Sequence[Account], spent: Amounts) -> None:
+        """One that runs without accounts settles with these from now on. Of what it has `spent` until now only budgets
+        count anything: no rate was asked for it."""
+        hold.id, hold.accounts, hold.closed, hold.spent = uuid4().hex, accounts, False, spent
+        hold.known = Amounts(*(0 if c in BUDGETS else amount for c, amount in enumerate(spent)))
+        self._live[hold.id] = hold
+        self._keep_renewing()
+        self.tell(hold, NOTHING)
 
     def end(self, hold: Hold) -> None:
         self._live.pop(hold.id, None)

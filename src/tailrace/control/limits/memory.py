@@ -32,7 +32,8 @@ _MEMORY = 60.0  # seconds for which an ended hold is known to have ended
 @dataclass(slots=True)
 class _Counters:
     """Of one account. `promised`: what callers have been told to come back for; it leaks like the level. `open`: what
-    live holds have spent of budgets, which is where a level begins anew; `ends`: when that will be."""
+    live holds have spent of budgets, which is where a level begins, and begins anew; `ends`: when that will be;
+    `budgets`: those that have begun."""
 
     at: float
     level: list[float] = field(default_factory=lambda: [0.0] * _SIZE)
@@ -40,6 +41,7 @@ class _Counters:
     promised: list[float] = field(default_factory=lambda: [0.0] * _SIZE)
     open: list[int] = field(default_factory=lambda: [0] * _SIZE)
     ends: dict[int, float] = field(default_factory=lambda: dict.fromkeys(WINDOWS, 0.0))
+    budgets: set[int] = field(default_factory=set)
 
     def leak(self, caps: Amounts, now: float) -> None:
         passed = max(now - self.at, 0.0)
@@ -48,6 +50,13 @@ class _Counters:
             fallen = caps[c] / PER_MINUTE * passed
             self.level[c] = max(self.level[c] - fallen, 0.0)
             self.promised[c] = max(self.promised[c] - fallen, 0.0)
+
+    def begin(self, caps: Amounts) -> None:
+        """Budgets that there were not before: what runs already is in them."""
+        for c in BUDGETS:
+            if caps[c] and c not in self.budgets:
+                self.budgets.add(c)
+                self.level[c] = max(self.level[c], float(self.open[c]))
 
     def turn(self, wall: float) -> None:
         """Begin the windows that have begun."""
@@ -152,6 +161,7 @@ class MemoryLimits:
             counters = self._accounts.setdefault(account.name, _Counters(now))
             counters.leak(account.caps, now)
             counters.turn(wall)
+            counters.begin(account.caps)
 
     def _worst(self, accounts: Sequence[Account], ask: Ask, counters: Iterable[int]) -> Outcome:
         worst = Outcome(Kind.GRANTED)
