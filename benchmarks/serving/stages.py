@@ -18,6 +18,7 @@ from benchmarks.serving.live import quantile
 from tailrace.api import edge, exchange, sse, table
 from tailrace.api.app import create_app
 from tailrace.api.state import AppState
+from tailrace.api.wire import LEAVERS
 from tailrace.backends.fake import FakeBackend
 from tailrace.control.answering import answering
 from tailrace.control.dispatch import Dispatch
@@ -175,7 +176,8 @@ class Caller:
         path = "/v1/chat/completions"
         scope = {
             "type": "http", "method": "POST", "scheme": "http", "path": path, "root_path": "", "query_string": b"",
-            "headers": self._headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {},
+            "headers": self._headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2),
+            "state": {LEAVERS: set()},  # as our own connections have it
         }  # fmt: skip
         await self._app(scope, receive, send)
 

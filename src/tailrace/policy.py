@@ -138,7 +138,7 @@ class ClassPolicies:
     background: ClassPolicy = ClassPolicy(queue_deadline=3600.0, as_job=True)
 
     def of(self, request_class: RequestClass) -> ClassPolicy:
-        policy: ClassPolicy = getattr(self, request_class.value)
+        policy: ClassPolicy = getattr(self, request_class)
         return policy
 
 

@@ -28,8 +28,8 @@ _SAFE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
 class Edge:
-    """`request.state` gets `tailrace`, `timeline` and `request_id`; answers get `x-request-id` (the caller's own if it
-    is sane) and what `headers.trail` says. When a request has ended, the plane's watchers are told."""
+    """`request.state` gets `tailrace`, `timeline`, `request_id` and `headers`; answers get `x-request-id` (the caller's
+    own if it is sane) and what `headers.trail` says. When a request has ended, the plane's watchers are told."""
 
     def __init__(self, app: ASGIApp, state: AppState) -> None:
         self._app = app
@@ -39,10 +39,13 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
+        headers = dict(reversed(scope["headers"]))  # the first of each name counts
+        request_id = _request_id(headers.get(b"x-request-id"))
         timeline = Timeline(self._state.clock)
         scope["app"] = self  # the router raises what it refuses
-        scope.setdefault("state", {}).update(tailrace=self._state, timeline=timeline, request_id=request_id)
+        scope.setdefault("state", {}).update(
+            tailrace=self._state, timeline=timeline, request_id=request_id, headers=headers
+        )
         current.begin(request_id)
         if self._state.trace_ratio is not None:
             timeline.facts["trace"] = TraceContext.of(scope["headers"], self._state.trace_ratio)
@@ -97,8 +100,7 @@ def _refusal(scope: Scope, error: Exception) -> Response:
     return error_response(scope, error if isinstance(error, TailraceError) else internal_error())
 
 
-def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _SAFE_ID.fullmatch(value):
-            return bytes(value).decode()
+def _request_id(asked: bytes | None) -> str:
+    if asked is not None and _SAFE_ID.fullmatch(asked):
+        return asked.decode()
     return f"req-{urandom(16).hex()}"

@@ -23,10 +23,8 @@ class ClientGone(Exception):
 
 def header(scope: Scope, name: bytes) -> str | None:
     """The first of that name, in small letters."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value).decode("latin-1")
-    return None
+    found: bytes | None = scope["state"]["headers"].get(name)
+    return None if found is None else found.decode("latin-1")
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:

@@ -45,12 +45,13 @@ class Coming:
 
 
 class _Stream:
-    """Sums that fade. The share group and weight are the last arrival's: with one tenant they are everybody's."""
+    """Sums that fade. Share group, weight, share of a step and band are the last arrival's: with one
+    tenant they are everybody's."""
 
     def __init__(self) -> None:
         self._count = self._todo = self._done = self._output = self._seconds = 0.0
         self._at = 0.0
-        self._like = Prefill(0)
+        self._like = (0, 1.0, 1.0, False)
         self._within = inf  # seconds for its first token
 
     def add(self, ticket: Ticket, cost: float) -> None:
@@ -62,14 +63,13 @@ class _Stream:
         self._output = self._output * keep + expected.output_mean * expected.sequences
         self._seconds = self._seconds * keep + cost
         self._at = max(ticket.arrival, self._at)
-        background = ticket.band == Band.BACKGROUND
-        self._like = Prefill(0, 0, ticket.share_group, ticket.weight, step_share(ticket), background)
+        self._like = (ticket.share_group, ticket.weight, step_share(ticket), ticket.band == Band.BACKGROUND)
         self._within = inf if ticket.deadline is None else ticket.deadline - ticket.arrival
 
     def flow(self, now: float) -> Flow:
         todo, done = round(self._todo / self._count), round(self._done / self._count)
-        like = self._like._replace(todo=max(todo, 1), done=done, deadline=now + self._within)
-        return Flow(self._count * self._faded(now) / _MEMORY, like, self._output / self._count)
+        prompt = Prefill(max(todo, 1), done, *self._like, now + self._within)
+        return Flow(self._count * self._faded(now) / _MEMORY, prompt, self._output / self._count)
 
     def seconds(self, now: float) -> float:
         return self._seconds * self._faded(now) / _MEMORY

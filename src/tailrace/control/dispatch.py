@@ -119,9 +119,12 @@ class Dispatch:
     def room(self) -> Room:
         """What the backend could start, less what it was given and does not show yet."""
         caps = self.backend.caps
-        unseen = [run for run in self.running.values() if not run.begun]
-        pledged = sum(prompt_blocks(run.prompt_tokens, caps.block_tokens) + run.sequences for run in unseen)
-        return room(self.backend.load(), caps, Given(sum(run.sequences for run in unseen), pledged))
+        sequences = pledged = 0
+        for run in self.running.values():
+            if not run.begun:
+                sequences += run.sequences
+                pledged += prompt_blocks(run.prompt_tokens, caps.block_tokens) + run.sequences
+        return room(self.backend.load(), caps, Given(sequences, pledged))
 
     # --- inside
 
@@ -130,6 +133,8 @@ class Dispatch:
         self._expiry.drop(run.id)
 
     def _fits(self, there: Room, run: Run) -> bool:
+        if not self.running:
+            return there.fits(run.sequences, run.prompt_tokens)
         background = [] if run.yields else [r for r in self.running.values() if r.yields]
         if background:
             there = self._with(there, background)

@@ -26,7 +26,7 @@ from tailrace.control.coming import Coming, Flow
 from tailrace.control.line import Place
 from tailrace.control.ticket import Ticket
 from tailrace.control.turns import Turns
-from tailrace.control.work_ahead import Ahead, crowd, work_ahead
+from tailrace.control.work_ahead import NOTHING, Ahead, crowd, work_ahead
 from tailrace.frozen import frozen
 
 
@@ -130,6 +130,8 @@ class FairQueue(Generic[W]):
 
     def work_ahead(self, ticket: Ticket) -> Ahead:
         """What is expected to be served before a request with this ticket, whether it waits here or would come now."""
+        if not self._entries:
+            return NOTHING
         return work_ahead(ticket, self._bands, self._coming, self.rules.share)
 
     def crowd(self, ticket: Ticket) -> float:
@@ -181,6 +183,11 @@ class FairQueue(Generic[W]):
 
     def _find(self, fits: Callable[[W], bool], aside: list[Place], held: frozenset[str]) -> Place | None:
         """The first that may start and fits; those before it are left `aside`, out of the order."""
+        if len(self._entries) == 1:  # as for most, which come when nobody waits
+            ((entry, only),) = self._entries.values()
+            ticket = entry.ticket
+            may = ticket.tenant not in held and not self._closed(ticket.request_class)
+            return only if may and fits(entry) else None
         for _ in range(self.rules.look):
             place = self._first(held)
             if place is None:

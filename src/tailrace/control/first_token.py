@@ -103,6 +103,17 @@ class FirstToken:
         return going
 
 
+def alone(mine: Prefill, outlook: Outlook) -> float | None:
+    """`seconds` of the most frequent case, which needs no playing: nothing else is there, and one step does it."""
+    if outlook.decodes or outlook.prefills or outlook.above or mine.step_share < 1.0:
+        return None
+    if weighed(mine.todo, mine.done, outlook.attention) > outlook.idle_chunk:
+        return None
+    costs, attention = outlook.costs, mine.todo * (mine.done + mine.todo / 2)
+    step = costs.step + costs.prefill * mine.todo + costs.kv * outlook.kv_tokens + costs.attention * attention
+    return outlook.step_left + step
+
+
 def _for(prompt: Prefill, outlook: Outlook) -> Outlook:
     """What the prompt will find where groups give way: their rows sit out for it, or it shares short steps."""
     if not outlook.above:

@@ -15,7 +15,7 @@ from typing import Protocol
 from tailrace.backends.base import Backend
 from tailrace.control.classes import Band
 from tailrace.control.coming import Flow
-from tailrace.control.first_token import FirstToken
+from tailrace.control.first_token import FirstToken, alone
 from tailrace.control.forecast import Start, start
 from tailrace.control.prediction_error import PredictionErrors
 from tailrace.control.step_share import step_share
@@ -162,16 +162,20 @@ class Foresight:
         else:
             remaining = around.remaining
         flows = self._order.coming(ticket.arrival)
-        first = FirstToken(outlook, own, remaining, flows)
+        seconds, first = alone(own, outlook), None
+        if seconds is None:
+            first = FirstToken(outlook, own, remaining, flows)
+            seconds = first.seconds
 
         def behind() -> tuple[float, float]:
             answer = Answer(max(expected.output_mean - 1.0, 0.0), expected.sequences, expected.prompt_tokens)
             there = outlook
             if there.above:
                 there = replace(there, chunk=there.short_chunk, idle_chunk=there.short_chunk)
-            return token_seconds(there, first, answer, flows), answer.tokens
+            played = first or FirstToken(outlook, own, remaining, flows)
+            return token_seconds(there, played, answer, flows), answer.tokens
 
-        return wait, wait + first.seconds, behind
+        return wait, wait + seconds, behind
 
     def _own(self, ticket: Ticket) -> Prefill:
         known = ticket.estimate

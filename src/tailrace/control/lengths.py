@@ -79,8 +79,7 @@ class LengthBook:
             return Lengths(most, most, most, most)
         sketch = self._known(kind, generated)
         quantiles = [min(value, most) for value in sketch.quantiles((0.5, 0.8, 0.9), generated)]
-        mean = max(sketch.mean(generated, most), generated)
-        return Lengths(mean, *(max(value, generated) for value in quantiles))
+        return Lengths(max(sketch.mean(generated, most), generated), *quantiles)
 
     def mean(self, kind: AnswerKind, most: int, generated: int) -> float:
         """That of `expect` alone, in a third of its time: asked of every running answer now and then."""

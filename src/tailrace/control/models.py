@@ -177,7 +177,8 @@ class Models:
     def names(self, tenant: str) -> tuple[str, ...]:
         """What this tenant may ask for."""
         allowed = self._pipeline.tenants[tenant].models
-        return tuple(name for name in (*self._served, *self.adapted) if not allowed or name in allowed)
+        names = (*self._served, *self.adapted)
+        return tuple([name for name in names if name in allowed]) if allowed else names
 
     def has(self, name: str) -> bool:
         return name in self._served or name in self.adapted

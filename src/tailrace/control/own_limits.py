@@ -64,6 +64,9 @@ class OwnLimits:
     async def reserve(self, prepared: Sequence[Prepared], principal: Principal, timeline: Timeline) -> list[Hold]:
         """A hold for each request, all or none. Raises RateLimited, BudgetExhausted, InvalidRequest, Unavailable."""
         accounts = self.accounts(principal)
+        if not accounts:
+            exact = [Amounts(int(not number), len(each.request.prompt)) for number, each in enumerate(prepared)]
+            return [Hold(self.limiter, (), Ask(one, NOTHING)) for one in exact]
         holds: list[Hold] = []
         try:
             for number, each in enumerate(prepared):

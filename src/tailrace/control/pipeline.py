@@ -258,6 +258,8 @@ class Pipeline:
             place.take()
             self._enter(run)
         lane.release()
+        for run in runs:
+            self._count(run)
         return runs
 
     # --- called by Run
@@ -356,8 +358,6 @@ class Pipeline:
     def _enter(self, run: Run) -> None:
         """Wait for the tenant's limits, or for the machine."""
         ticket = run.ticket
-        run.scopes = (ALL, tenant_scope(ticket.tenant), class_scope(ticket.request_class))
-        self.waiters.add(run.scopes, 1, run.prompt_tokens)
         wait = self.tenants.policy.classes.of(ticket.request_class).queue_deadline
         until = ticket.arrival + wait if wait else None
         if run.hold.granted:
@@ -372,6 +372,12 @@ class Pipeline:
     def _granted(self, run: Run, until: float | None) -> None:
         self._queue(run, until)
         run.lane.release()
+
+    def _count(self, run: Run) -> None:
+        """Among those who wait, unless it has started at once."""
+        if run.waiting:
+            run.scopes = (ALL, tenant_scope(run.ticket.tenant), class_scope(run.ticket.request_class))
+            self.waiters.add(run.scopes, 1, run.prompt_tokens)
 
     def _leave_the_waiting(self, run: Run) -> None:
         if run.scopes:
@@ -424,6 +430,6 @@ def _facts(prepared: Sequence[Prepared]) -> dict[str, object]:
         "band": int(ticket.band),
         "bucket": ticket.bucket,
         "deadline": ticket.deadline,
-        "uncached_estimate": sum(each.ticket.estimate.uncached_tokens for each in prepared),
-        "estimated_seconds": sum(each.ticket.estimate.seconds for each in prepared),
+        "uncached_estimate": sum([each.ticket.estimate.uncached_tokens for each in prepared]),
+        "estimated_seconds": sum([each.ticket.estimate.seconds for each in prepared]),
     }

@@ -73,6 +73,7 @@ class Run:
         self.begun = False  # whether the backend has it, so that its report counts it
         self.yields = request.background  # gives up its slots to whatever goes before it
         self._counted = (0, 0)  # preemptions and recomputed tokens that the metrics have
+        self.waiting = True  # for the limits of its tenant, or for room
         self._released = asyncio.Event()
         self._error: TailraceError | None = None
         self._stream: AsyncIterator[Sequence[TokenEvent]] | None = None
@@ -130,25 +131,25 @@ class Run:
         """Called by the pipeline: there is room now."""
         self._timeline.enter(Phase.ROUTE)
         self._pipeline.started(self)
-        self._released.set()
+        self._wake()
 
     def fail(self, error: TailraceError) -> None:
         """End it with this error now, whether it waits or runs, and whether or not its backend still answers."""
         self._error = error
         self._pipeline.withdraw(self)
-        self._released.set()
+        self._wake()
         if self._reader is not None and not self._interrupted:
             self._interrupted = True
             self._reader.cancel()
 
-    @property
-    def waiting(self) -> bool:
-        """For the limits of its tenant, or for room."""
-        return not self._released.is_set()
+    def _wake(self) -> None:
+        self.waiting = False
+        self._released.set()
 
     async def released(self) -> None:
         """Wait for room. Raises Unavailable when the server stops first."""
-        await self._released.wait()
+        if self.waiting:
+            await self._released.wait()
         if self._error is not None:
             raise self._error
 

@@ -79,6 +79,9 @@ class Conversation(Shape):
         """The tools that the answer may call."""
         return offer(self.tools, self.tool_choice, self.parallel_tool_calls)
 
+    def uses_tools(self) -> bool:
+        return bool(self.tools) or any([message.role == "tool" or message.tool_calls for message in self.messages])
+
     def render(self, template: Template | None, tokenizer: TextModel, limits: Limits, dialect: Dialect = _PLAIN) -> str:
         """The prompt's text. Raises TemplateRefused, InvalidRequest, Unsupported, ContextLengthExceeded."""
         if not self.messages:
@@ -97,7 +100,7 @@ class Conversation(Shape):
             raise InvalidRequest(
                 "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
             )
-        if not dialect.knows_tools:
+        if not dialect.knows_tools and self.uses_tools():
             turns = with_tools(turns, tools, dialect.tools, takes_system=dialect.takes_system)
         return template.render(
             turns,
@@ -173,9 +176,6 @@ class ChatRequest(Conversation, PromptFields, Restricted, Beams, Generation):
         super().check(limits)
         self.check_beams(limits, stream=bool(self.stream))
         self.check_prompt(limits, stream=bool(self.stream))
-
-    def uses_tools(self) -> bool:
-        return bool(self.tools) or any(message.role == "tool" or message.tool_calls for message in self.messages)
 
     def _logprobs(self, limits: Limits) -> int | None:
         top = self.top_logprobs

@@ -69,11 +69,11 @@ class Offer:
 
 def offer(tools: Sequence[Tool] | None, choice: ToolChoice | None, several: bool | None) -> Offer | None:
     """None without tools, or where none may be called. Raises InvalidRequest or Unsupported naming the field."""
-    functions = _functions(tools or [])
-    if not functions:
+    if not tools:
         if choice is not None and choice != "none":
             raise InvalidTools("tool_choice needs tools", param="tool_choice")
         return None
+    functions = _functions(tools)
     if choice == "none":
         return None
     if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":

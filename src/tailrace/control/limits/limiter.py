@@ -35,6 +35,7 @@ _TRY_AGAIN = 1.0  # seconds after which an unreachable store is tried again
 _LAST_WORDS = 2.0  # seconds that a stop waits for the store
 _SETTLE_EVERY = 10.0  # seconds
 _NO_BOUND = 2**62
+_GRANTED = Outcome(Kind.GRANTED)
 _EXTENSION = 4  # what is made beyond a hold extends it by this part of it
 
 
@@ -63,7 +64,7 @@ class Hold:
         self.accounts = accounts
         self.ask = ask
         self.id = uuid4().hex if accounts else ""
-        self.outcome = Outcome(Kind.GRANTED)
+        self.outcome = _GRANTED
         self.granted = True
         self.closed = not accounts
         self.spent = NOTHING
@@ -119,12 +120,12 @@ class Limiter:
     async def reserve(self, accounts: Sequence[Account], ask: Ask) -> tuple[Hold, Outcome]:
         """OVER, EXHAUSTED and NEVER hold nothing (unless forced); PARTIAL has to `wait`. Raises Unavailable when the
         store does not answer, unless requests are let in unchecked then."""
+        if not accounts:
+            return Hold(self, accounts, ask), _GRANTED
         line = self._lines.get(_key(accounts))
         if line is not None and line.waiting and not ask.force:
             ask = Ask(ask.exact, ask.learned, line=True)
         hold = Hold(self, accounts, ask)
-        if not accounts:
-            return hold, hold.outcome
         outcome = hold.outcome = await self._reserved(hold)
         if outcome.kind >= Kind.OVER and not ask.force:
             hold.closed = True
