@@ -53,15 +53,17 @@ def make_state(
     tokens: Tokenizer | None = None,
     clock: Clock | None = None,
     database: str = "",
+    patience: float = 120,
     spill: Spill | None = None,
 ) -> AppState:
     """Must be called with a running loop. `chat` defaults to ChatML, `tokens` to the fake's tokenizer; nothing is kept
-    without a `database`, which is opened by `state.keeping.start()` and closed by `state.keeping.close()`."""
+    without a `database`, which is opened by `state.keeping.start()`, waited for `patience` seconds by who needs it, and
+    closed by `state.keeping.close()`."""
     clock = clock or SystemClock()
     config = Config(api=replace(ApiConfig(), port=0, **(api or {})), control=ControlConfig(**(control or {})))
     config = replace(config, policy=policy or Policy())
     metrics = Metrics()
-    keeping = Keeping(database)
+    keeping = Keeping(database, patience=patience)
     store = store or limit_store(config.control, clock, keeping)
     pipeline = Pipeline(
         backend or FakeBackend(), config.control, clock, metrics, tenants=Tenants.of(config), store=store

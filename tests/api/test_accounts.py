@@ -14,7 +14,6 @@ from tailrace.backends.fake import FakeBackend
 from tailrace.clock import ManualClock
 from tailrace.control.accounts.edits import CHANGEABLE
 from tailrace.control.keys import hmac
-from tailrace.database.keeping import Keeping
 from tailrace.errors import Unavailable
 from tailrace.policy import KeyPolicy, Policy, Price, Prices, Quota, TenantPolicy
 from tests.api.test_operator import ADMIN, hashed
@@ -368,9 +367,7 @@ async def test_servers_on_one_database_share_changes(url: str, monkeypatch: pyte
 
 async def test_while_the_database_is_away_nothing_changes(tmp_path: Any) -> None:
     """`tmp_path` is a folder, so that no database can be opened there."""
-    state = made()
-    state.keeping = Keeping(f"sqlite:///{tmp_path}", patience=0.01)
-    state.__post_init__()
+    state = made(database=f"sqlite:///{tmp_path}", patience=0.01)
     state.keeping.start()
     state.accounts.start()
     async with in_process(state) as client:

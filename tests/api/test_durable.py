@@ -34,7 +34,7 @@ async def test_a_response_is_there_after_a_restart(tmp_path: Path) -> None:
 
 async def test_an_answer_does_not_fail_for_its_database(tmp_path: Path) -> None:
     """`tmp_path` is a folder, so that no database can be opened there."""
-    state = make_state(FakeBackend(script=say("one")), database=f"sqlite:///{tmp_path}")
+    state = make_state(FakeBackend(script=say("one")), database=f"sqlite:///{tmp_path}", patience=0.01)
     state.keeping.start()
     async with in_process(state) as client:
         made = await client.post(RESPONSES, json={"input": "hi"})

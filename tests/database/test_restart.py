@@ -79,8 +79,7 @@ async def test_what_a_server_set_aside_for_its_database_is_spent_too(url: str, t
 
 async def test_while_the_database_is_away_a_budget_is_not_spent(tmp_path: Path) -> None:
     """`tmp_path` is a folder: no database can be opened there. Whoever has no budget is served."""
-    state = make_state(policy=POLICY, database=f"sqlite:///{tmp_path}")
-    state.keeping._patience = 0.01
+    state = make_state(policy=POLICY, database=f"sqlite:///{tmp_path}", patience=0.01)
     state.keeping.start()
     state.ledger.start()
     async with in_process(state) as client:
