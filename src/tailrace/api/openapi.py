@@ -21,7 +21,7 @@ from tailrace.protocol.completions import CompletionRequest
 from tailrace.protocol.feedback import Feedback
 from tailrace.protocol.messages.request import CountRequest, MessagesRequest
 from tailrace.protocol.responses.request import ResponsesRequest
-from tailrace.protocol.schema import ErrorBody
+from tailrace.protocol.schema import ErrorBody, Shown
 from tailrace.protocol.tokenize import ApplyTemplateRequest, DetokenizeRequest, TokenizeRequest
 from tailrace.protocol.vectors import EmbeddingRequest, RerankRequest, ScoreRequest
 
@@ -70,7 +70,7 @@ def body_schema(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
 
 
-def errors(*statuses: int, model: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
+def errors(*statuses: int, model: type[Shown] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """For a route's `responses`; all statuses of a generating route by default."""
     return {status: {"model": model, "description": _MEANING[status]} for status in statuses or _OF_ANSWERS}
 
