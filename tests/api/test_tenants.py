@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from tailrace.clock import ManualClock
 from tailrace.control.keys import digest
 from tailrace.control.limits.base import Account, Amounts, caps
 from tailrace.policy import ClassPolicies, ClassPolicy, ClassRule, KeyPolicy, Policy, Quota, RequestClass, TenantPolicy
+from tailrace.types import Outlook, StepCosts
 from tests.serving import chat, in_process, live, make_state, parse_stream, patient, until
 
 CHAT = "/v1/chat/completions"
@@ -233,8 +235,6 @@ def _expect(app: AppState, ttft: float) -> None:
     predict = foresight.predict
 
     def predicted(*asked: Any) -> Any:
-        from dataclasses import replace
-
         made = predict(*asked)
         return replace(made, ttft=ttft, raw=(made.raw[0], ttft))
 
@@ -253,6 +253,34 @@ async def test_who_waits_longer_than_its_class_may_is_told() -> None:
         assert (await first).status_code == 200
     assert (late.status_code, late.json()["error"]["code"]) == (503, "queue_deadline")
     assert (app.pipeline.running, app.pipeline.waiting) == (0, 0)
+
+
+class Slowing(FakeBackend):
+    """Its steps become as long as `pace` says."""
+
+    pace = 1e-3
+
+    def outlook(self) -> Outlook:
+        return replace(super().outlook(), costs=StepCosts(self.pace, 0.0, 0.0, 0.0, 0.0))
+
+
+async def test_who_will_not_start_in_time_any_more_is_told_before_its_time_is_over() -> None:
+    backend = Slowing(max_sequences=1, manual=True)
+    app = make_state(backend, policy=Policy(classes=ClassPolicies(interactive=ClassPolicy(queue_deadline=2.0))))
+    async with in_process(app) as client:
+        first = asyncio.create_task(client.post(CHAT, json=chat(max_tokens=2)))
+        await until(lambda: len(backend.started_ids) == 1)
+        late = asyncio.create_task(client.post(CHAT, json=chat()))
+        await until(lambda: app.pipeline.waiting == 1)
+        backend.pace = 100.0
+        answer = await late
+        backend.step(2)
+        assert (await first).status_code == 200
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (503, "queue_too_long")
+    assert error["detail"]["scope"] == "class interactive"
+    assert error["detail"]["limit"] == 2.0
+    assert error["detail"]["value"] > 100.0
 
 
 async def test_a_tenant_reads_why_its_own_request_waited() -> None:

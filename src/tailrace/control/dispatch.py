@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from tailrace.control.run import Run
 
 
+_LOOK = 0.25  # of the time that a request may wait, between two looks at when it will start
+
+
 class Dispatch:
     def __init__(
         self,
@@ -42,9 +45,10 @@ class Dispatch:
         *,
         lengths: LengthBook | None = None,
         rules: QueueRules | None = None,
-        expired: Callable[[Run], None] | None = None,
+        expired: Callable[[Run, float], None] | None = None,
     ) -> None:
-        """`expired` is told of each request that has waited until its time was over; it still waits then."""
+        """`expired` is told of each request whose time to start is over, or will be before it starts, and in how many
+        seconds it would start, 0 where the time is over; it still waits then."""
         caps = backend.caps
         self.backend = backend
         self.estimator = Estimator(backend, lengths)
@@ -58,7 +62,9 @@ class Dispatch:
         self._long = LongWork(caps.costs)
         self._clock = clock
         self._waiting: dict[str, Run] = {}
-        self._expiry = Expiry(clock, lambda name: expired(self._waiting[name]) if expired is not None else None)
+        self._expired = expired or (lambda run, seconds: None)
+        self._expiry = Expiry(clock, lambda name: self._expired(self._waiting[name], 0.0))
+        self._looks = Expiry(clock, self._look_again)
         backend.on_room(self.release)
 
     @property
@@ -81,7 +87,9 @@ class Dispatch:
         self.queue.push(run)
         self._waiting[run.id] = run
         if until is not None:
+            run.waits_until = until
             self._expiry.add(run.id, until)
+            self._looks.add(run.id, now + (until - now) * _LOOK)
 
     def release(self) -> None:
         """Start what the backend has room for."""
@@ -131,6 +139,16 @@ class Dispatch:
     def _left_the_queue(self, run: Run) -> None:
         del self._waiting[run.id]
         self._expiry.drop(run.id)
+        self._looks.drop(run.id)
+
+    def _look_again(self, name: str) -> None:
+        """It has waited for a part of its time: whether it will start in the rest of it, as far as one can tell now."""
+        run, now = self._waiting[name], self._clock.now()
+        wait = self.foresight.predict(run.ticket).wait
+        if now + wait > run.waits_until:
+            self._expired(run, wait)
+        else:
+            self._looks.add(name, now + (run.waits_until - run.waits_since) * _LOOK)
 
     def _fits(self, there: Room, run: Run) -> bool:
         if not self.running:

@@ -95,6 +95,10 @@ class Prediction:
         """Probability of the first token within `seconds` from when this was made."""
         return self._errors["ttft"].chance(self.kind, self.raw[1], seconds)
 
+    def wait_within(self, part: float) -> float:
+        """Seconds within which it starts with probability `part`."""
+        return self._errors["wait"].right(self.kind, self.raw[0], part) if self.raw[0] else 0.0
+
     def ttft_within(self, part: float) -> float:
         """Seconds that the first token is in time for with probability `part`."""
         return self._errors["ttft"].right(self.kind, self.raw[1], part)

@@ -39,10 +39,12 @@ from tailrace.control.limits.base import MICRO, LimitStore
 from tailrace.control.limits.memory import MemoryLimits
 from tailrace.control.own_limits import OwnLimits
 from tailrace.control.plane_metrics import PlaneMetrics
+from tailrace.control.promises import Visit
 from tailrace.control.room import Room
 from tailrace.control.run import Run
 from tailrace.control.served import Served
 from tailrace.control.tenants import Tenants
+from tailrace.control.ticket import Ticket
 from tailrace.control.together import together
 from tailrace.control.waiting import ALL, Waiting, class_scope, tenant_scope
 from tailrace.control.watchdog import Watchdog
@@ -53,6 +55,7 @@ from tailrace.policy import DEFAULT_TENANT
 from tailrace.types import GenerateRequest, Health, LoadReport
 
 _PLACE_FREE, _STARTS_NOW = Admit("place_free"), Admit("starts_now")
+_SURE = 0.9  # that a request which may wait starts by its class's queue deadline: else it waits in vain
 _DRAIN_RETRY = 5.0  # seconds after which another replica, or this one restarted, may take a refused request
 
 
@@ -347,13 +350,16 @@ class Pipeline:
         left = None if ticket.deadline is None else max(ticket.deadline - now, 0.0)
         terms = Terms(left, policy.queue_deadline or None, policy.as_job)
         visit = lane.promises.visit(place.tenant, prepared[0].request.prompt, now)
-        known = Forecast(prediction.wait, prediction.ttft_within(self._config.deadline_chance))
+        known = Forecast(prediction.wait_within(_SURE), prediction.ttft_within(self._config.deadline_chance))
         decision = into_the_queue(Offer(tokens, fits, len(prepared)), there, visit.forecast(known, terms), terms)
-        if not (isinstance(decision, Reject) and decision.retry_after is not None):
-            visit.over(decision)
-            return decision
-        seconds = lane.occupied(each.ticket for each in prepared)
-        return decision.after(visit.come_back(decision, seconds, self._come_back.spread))
+        if isinstance(decision, Reject) and decision.retry_after is not None:
+            return self._promised(decision, visit, lane, [each.ticket for each in prepared])
+        visit.over(decision)
+        return decision
+
+    def _promised(self, late: Reject, visit: Visit, lane: Dispatch, tickets: Sequence[Ticket]) -> Reject:
+        """With the time for which it has a place."""
+        return late.after(visit.come_back(late, lane.occupied(tickets), self._come_back.spread))
 
     def _enter(self, run: Run) -> None:
         """Wait for the tenant's limits, or for the machine."""
@@ -384,10 +390,15 @@ class Pipeline:
             self.waiters.add(run.scopes, -1, -run.prompt_tokens)
             run.scopes = ()
 
-    def _waited_too_long(self, run: Run) -> None:
-        ticket = run.ticket
-        bound = self.tenants.policy.classes.of(ticket.request_class).queue_deadline
-        reject = Reject("queue_deadline", 503, class_scope(ticket.request_class), bound, bound, lacking_requests=1)
+    def _waited_too_long(self, run: Run, seconds: float) -> None:
+        """Or it will have, as it would start in so many `seconds`."""
+        ticket, now = run.ticket, self.clock.now()
+        scope, bound = class_scope(ticket.request_class), run.waits_until - ticket.arrival
+        reason = "queue_too_long" if seconds else "queue_deadline"
+        late = max(now + seconds - run.waits_until, 0.0)
+        reject = Reject(reason, 503, scope, now - ticket.arrival + seconds, bound, retry_after=late)
+        visit = run.lane.promises.visit(ticket.tenant, run.request.prompt, now)
+        reject = self._promised(reject, visit, run.lane, [ticket])
         self.metrics.rejected(reject.reason)
         run.fail(self._refusal(reject, ticket.tenant))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from tailrace.control.foresight import Prediction
@@ -43,6 +44,7 @@ class Run:
         self.scopes: tuple[str, ...] = ()  # where it counts as waiting
         self.prediction: Prediction | None = None
         self.waits_since = ticket.arrival
+        self.waits_until = inf
         self.started: float | None = None
         self.first_token: float | None = None
         self.device_seconds: float | None = None  # standard, once the backend has said
