@@ -47,6 +47,12 @@ async def step(backend: FakeBackend, condition: Any) -> None:
             await asyncio.sleep(0)
 
 
+def sample(app: AppState, name: str, **labels: str) -> float:
+    value = app.metrics.registry.get_sample_value(f"tailrace_{name}", labels)
+    assert value is not None
+    return value
+
+
 async def ended(client: httpx.AsyncClient, response_id: str) -> dict[str, Any]:
     async with asyncio.timeout(120):
         while True:
@@ -85,6 +91,9 @@ async def test_it_is_queued_then_in_progress_and_can_be_cancelled(url: str) -> N
         made = (await client.post(RESPONSES, json={"input": "hi", "background": True})).json()
         path = f"{RESPONSES}/{made['id']}"
         await until(lambda: state.pipeline.running == 1)
+        assert sum(sample(state, "jobs", state=each) for each in ("waiting", "running")) == 1
+        assert sample(state, "job_lines_running") == 1
+        assert sample(state, "jobs_oldest_seconds") > 0
         assert (await client.get(path)).json()["status"] == "in_progress"
         items = (await client.get(f"{path}/input_items")).json()["data"]
         assert [item["content"][0]["text"] for item in items] == ["hi"]
@@ -135,6 +144,8 @@ async def test_after_a_restart_the_end_alone_is_streamed(url: str) -> None:
         made = (await client.post(RESPONSES, json={"input": "hi", "background": True})).json()
         whole = await ended(client, made["id"])
         await until(lambda: first.runner.running == 0)
+        counts = [sample(first, "job_lines_total", result=each) for each in ("done", "failed", "again")]
+        assert counts == [1, 0, 0]
     _, second = server(url)
     async with running(second), in_process(second) as client:
         path = f"{RESPONSES}/{made['id']}"
@@ -193,6 +204,7 @@ async def test_nothing_of_one_is_kept_before_its_end_is(url: str, monkeypatch: p
         may.set()
         await until(lambda: state.runner.running == 0)
         assert (stream.ended, stream.whole) == (True, False)
+        assert sample(state, "streams_kept") == 1
         assert (await client.get(path)).json()["status"] == "cancelled"
         assert await kept.responses.get("default", made["id"], 0.0) is None
 

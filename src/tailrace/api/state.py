@@ -23,6 +23,7 @@ from tailrace.control.jobs.batch import BATCH, Batches
 from tailrace.control.jobs.kind import JobKind
 from tailrace.control.jobs.runner import JobRunner
 from tailrace.control.keys import Principal
+from tailrace.control.later_metrics import LaterMetrics
 from tailrace.control.models import Loaded, Models
 from tailrace.control.pipeline import Pipeline
 from tailrace.control.report.made import Reports
@@ -94,6 +95,7 @@ class AppState:
         kinds: dict[str, JobKind] = {BATCH: batches, **dict.fromkeys(KINDS, self.deferred)}
         self.runner = JobRunner(self.plane, self.keeping, kinds, self.ledger.add, most=self.config.control.job_lines)
         self.deferred.wake, self.deferred.stop = self.runner.wake, self.runner.stop
+        self.metrics.show(LaterMetrics(self.runner, self.deliveries, self.streams, self.clock))
         self.settings.on_change(self._configure)
 
     def _configure(self, config: Config) -> None:

@@ -10,7 +10,7 @@ WAITING, DELIVERED, FAILED = "waiting", "delivered", "failed"
 @frozen
 class Webhook:
     """`subject`: the id of what it is about. `due`: when it is tried next, in seconds since the epoch; None: when its
-    subject has ended. `status` and `error`: of the last try."""
+    subject has ended, or never again. `status` and `error`: of the last try."""
 
     id: str
     tenant: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from os import urandom
 
-from sqlalchemy import Column, ColumnElement, Float, Integer, Row, Table, or_, select, update
+from sqlalchemy import Column, ColumnElement, Float, Integer, Row, Table, func, or_, select, update
 
 from tailrace.database.database import Database
 from tailrace.database.forgetting import forget
@@ -85,11 +85,17 @@ class Webhooks:
         return mine
 
     async def tried(self, webhook: Webhook) -> None:
-        """What became of a try: how it stands now, and when the next one is due while it waits."""
+        """What became of a try: how it stands now, and when the next one is due; none is once it is over."""
         names = ("state", "attempts", "due", "status", "error")
         values = {name: getattr(webhook, name) for name in names}
         async with self._database.write() as connection:
             await connection.execute(update(webhooks).where(webhooks.c.id == webhook.id).values(values))
+
+    async def pending(self) -> int:
+        """How many are to be sent, now or later."""
+        query = select(func.count()).select_from(webhooks).where(webhooks.c.due.is_not(None))
+        async with self._database.read() as connection:
+            return (await connection.execute(query)).scalar_one()
 
     async def of(self, tenant: str, subject: str) -> Webhook | None:
         mine: tuple[ColumnElement[bool], ...] = (webhooks.c.tenant == tenant, webhooks.c.subject == subject)

@@ -132,6 +132,9 @@ async def test_what_fails_is_tried_again_with_the_same_id(sending: Sending) -> N
         assert (found.state, found.status, found.error) == ("delivered", 204, None)
         assert [headers["webhook-id"] for headers, _ in target.got] == [sending.id] * 4
         assert sending.clock.wall() - begun >= 0.8 * (5 + 30 + 120)
+        assert sending.deliveries is not None
+        assert sending.deliveries.tried == {"again": 3, "delivered": 1}
+        assert (found.due, await sending.kept.webhooks.pending()) == (None, 0)
 
 
 async def test_redirects_are_not_followed(sending: Sending) -> None:

@@ -59,6 +59,8 @@ class JobRunner:
         self._kinds = kinds
         self._remember = remember
         self._most = most
+        self.seen: list[Due] = []  # what was not over when it looked last
+        self.ended: Counter[str] = Counter()  # attempts at lines, by what came of them
         self._woken = asyncio.Event()
         self._stale = True  # something has changed that only the database knows
         self._look_at = 0.0  # when that is taken for granted
@@ -166,7 +168,8 @@ class JobRunner:
         """Which jobs are not over, and what each needs next."""
         jobs, wall = (await self._keeping.needed()).jobs, self._plane.clock.wall()
         self._ready = {}
-        for due in await jobs.due(self.owner, wall):
+        self.seen = await jobs.due(self.owner, wall)
+        for due in self.seen:
             job = due.job
             if job.kind not in self._kinds:
                 continue
@@ -246,6 +249,7 @@ class JobRunner:
             jobs = (await self._keeping.needed()).jobs
             if isinstance(verdict, Again):
                 self._cut_short(run)
+                self.ended["again"] += 1
                 again = [(line, verdict.faults)]
                 pause = max(verdict.after, _LEAST_PAUSE)
                 self._paused[line.job, line.model] = self._plane.clock.now() + pause
@@ -254,6 +258,8 @@ class JobRunner:
                 row = run.account(given_up=verdict is None).row()
                 now = self._plane.clock.wall
                 written = await self._insist(lambda: jobs.finish(line, self.owner, verdict, row, now()))
+                if written and verdict is not None:
+                    self.ended[verdict.state] += 1
         except asyncio.CancelledError:
             self._cut_short(run, given_up=True)
             raise

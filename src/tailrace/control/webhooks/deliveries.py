@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -57,6 +58,8 @@ class Deliveries:
         self._hosts = hosts
         self._clock = clock
         self._retention = Retention(retention, clock)
+        self.pending = 0  # that were to be sent when it looked last
+        self.tried: Counter[str] = Counter()  # by what came of it
         self._random = random.Random(seed)
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -112,6 +115,7 @@ class Deliveries:
             await kept.webhooks.ripen(self._clock.wall(), self._event)
             found = await kept.webhooks.claim(self._clock.wall(), _LEASE, _AT_ONCE)
             await asyncio.gather(*(self._deliver(kept, poster, each) for each in found))
+            self.pending = await kept.webhooks.pending()
             if self._retention.due():
                 await kept.webhooks.forget(self._retention.since)
         except Unavailable:
@@ -133,7 +137,8 @@ class Deliveries:
         state, after = self._next(posted, webhook.attempts)
         if state == FAILED:
             log.warning("webhook %s of tenant %s is given up: %s", webhook.id, webhook.tenant, posted.error)
-        due, attempts = self._clock.wall() + after, webhook.attempts + 1
+        self.tried["again" if state == WAITING else state] += 1
+        due, attempts = self._clock.wall() + after if state == WAITING else None, webhook.attempts + 1
         now = replace(webhook, state=state, attempts=attempts, due=due)
         await kept.webhooks.tried(replace(now, status=posted.status, error=posted.error or None))
 
