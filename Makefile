@@ -19,7 +19,7 @@ serve: build
 
 test: build $(VENV)/.dev
 	$(BIN)/tailrace pull smollm2:135m
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal $(ARGS)
 
 lint: build $(VENV)/.dev
 	$(BIN)/ruff check .

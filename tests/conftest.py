@@ -6,6 +6,7 @@ looks for examples: the same ones in every run, and however slow the machine is.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,17 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What servers in child processes keep is kept here, and not where the user's own servers keep theirs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Child processes share their bytecode also where Python is told to leave none beside the sources: most of what
+    a start takes is compiling them."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.dont_write_bytecode:
+            patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+            patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.getbasetemp() / "bytecode"))
         yield
 
 
