@@ -274,7 +274,7 @@ void gemm(const GemmTask& task, int index, int threads, const Scratch& scratch) 
   tile.stride = Ops::row_stride(w, task.x.m);
   tile.rows = task.x.data + tile.first * tile.stride;
   tile.panels = w.packed + index % tiles * bytes;
-  tile.next = tile.panels + threads * bytes;
+  tile.next = tile.panels + bytes;
   tile.column = index % tiles * columns;
   tile.m = task.x.m;
   int32_t* sums = reinterpret_cast<int32_t*>(scratch.data);

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 void relax() {
 #if defined(__x86_64__)
-  for (int i = 0; i < 8; ++i) _mm_pause();
+  _mm_pause();
 #endif
 }
 
@@ -83,7 +83,7 @@ void Signal::advance() {
 void Signal::wait_past(uint32_t value, int spin_microseconds) {
   if (beyond(value)) return;
   for (const auto end = Clock::now() + std::chrono::microseconds(spin_microseconds); Clock::now() < end;) {
-    for (int i = 0; i < 8; ++i, relax()) {
+    for (int i = 0; i < 64; ++i, relax()) {
       if (beyond(value)) return;
     }
   }
@@ -104,7 +104,7 @@ Team::Team(std::vector<RankPlace> ranks) : places_(std::move(ranks)), ranks_(thr
     threads_ += threads;
   }
   if (threads_ > kMostThreads) throw std::invalid_argument("threads must be between 1 and 1024");
-  tickets_ = std::make_unique<Ticket[]>(places_.size());
+  tickets_ = std::make_unique<Ticket[]>(threads_);
   start();
 }
 
@@ -148,6 +148,12 @@ int Team::rank_of(int member) const {
   return rank;
 }
 
+int Team::first_of(int rank) const {
+  int first = 0;
+  for (int r = 0; r < rank; ++r) first += ranks_[r];
+  return first;
+}
+
 void Team::serve(int index) {
   stay_on(places_[rank_of(index)].cpus);
   for (;;) {
@@ -177,9 +183,6 @@ void Team::settle() {
 
 void Team::open(Call call, void* context) {
   first_phase_ = phase_.load();
-  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    tickets_[rank].next.store(uint64_t{first_phase_} << 32, std::memory_order_relaxed);
-  }
   done_.store(0, std::memory_order_relaxed);
   call_ = call;
   context_ = context;
@@ -217,23 +220,25 @@ void Team::close() {
   }
 }
 
-int Team::claim(int rank, uint32_t phase, int tasks) {
-  std::atomic<uint64_t>& next = tickets_[rank].next;
+// Nobody resets tickets between phases. One of an earlier phase means that nothing of this one is claimed: a phase ends only when all
+// of every part is, and tickets never go back.
+int Team::claim(int member, uint32_t phase, int tasks) {
+  if (tasks <= 0) return -1;
+  std::atomic<uint64_t>& next = tickets_[member].next;
   uint64_t ticket = next.load(std::memory_order_relaxed);
-  while (ticket >> 32 == phase && static_cast<int>(ticket & 0x7FFFFFFF) < tasks) {
-    if (next.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed)) return static_cast<int>(ticket & 0x7FFFFFFF);
+  for (;;) {
+    const int32_t behind = static_cast<int32_t>(phase - static_cast<uint32_t>(ticket >> 32));
+    const int task = behind > 0 ? 0 : static_cast<int>(ticket & 0x7FFFFFFF);
+    if (behind < 0 || task >= tasks) return -1;
+    const uint64_t claimed = uint64_t{phase} << 32 | static_cast<uint32_t>(task + 1);
+    if (next.compare_exchange_weak(ticket, claimed, std::memory_order_relaxed)) return task;
   }
-  return -1;
 }
 
 // The member that reports the last task opens the next phase.
 void Team::finish(int finished, int tasks) {
   if (done_.fetch_add(finished, std::memory_order_acq_rel) + finished < tasks) return;
-  const uint64_t next = (tickets_[0].next.load(std::memory_order_relaxed) >> 32) + 1;
   done_.store(0, std::memory_order_relaxed);
-  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    tickets_[rank].next.store((next & 0xFFFFFFFFu) << 32, std::memory_order_release);
-  }
   phase_.advance();
 }
 

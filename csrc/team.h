@@ -1,9 +1,11 @@
 // A persistent team of threads. One hand-off starts a whole step on every member; inside, the work is a sequence of phases
-// whose tasks are claimed one by one. A phase ends when its tasks are done, not when every member has come: a member that is
-// asleep or descheduled delays nobody by more than the task it holds, and skips the phases it missed.
+// whose tasks are claimed one by one. Each member has an equal part of them, tasks that follow one another, so that what it reads
+// follows too and can be fetched ahead; when it is through, it claims what others have left. A phase ends when its tasks are
+// done, not when every member has come: a member that is asleep or descheduled delays nobody by more than the task it holds,
+// and skips the phases it missed.
 //
 // Members belong to ranks (ranks.h), mostly to one. Tasks of a phase may belong to ranks too: then only members of a task's rank claim
-// it, each from its rank's own counter, so that what it reads and writes stays beside the processors that do.
+// it, so that what it reads and writes stays beside the processors that do.
 //
 // Waiting spins for some microseconds, then sleeps in the kernel. It does not yield in between: on a busy machine a thread that
 // sleeps is run soon after it is woken, one that burned its time share is not.
@@ -49,17 +51,17 @@ class Team {
     int index() const { return index_; }
     int rank() const { return rank_; }
 
-    // Calls fn(task) for tasks 0 .. tasks-1 that nobody else has claimed, in ascending order. wait() must follow.
+    // Calls fn(task) for tasks 0 .. tasks-1 that nobody else has claimed, in ascending order of each part. wait() must follow.
     template <class F>
     void work(int tasks, F&& fn) {
-      take(0, tasks, tasks, fn);
+      take(0, team_.threads(), tasks, tasks, fn);
     }
     // The same for tasks 0 .. count(rank)-1 of the member's own rank; the phase has those of every rank.
     template <class Count, class F>
     void work_of_rank(const Count& count, F&& fn) {
       int total = 0;
       for (size_t rank = 0; rank < team_.ranks().size(); ++rank) total += count(static_cast<int>(rank));
-      take(rank_, count(rank_), total, fn);
+      take(team_.first_of(rank_), team_.ranks()[rank_], count(rank_), total, fn);
     }
     // Returns when every task of the last work() is done, and what its tasks wrote is visible.
     void wait() { team_.wait_for(phase_); }
@@ -74,15 +76,24 @@ class Team {
     friend class Team;
     Member(Team& team, int index, uint32_t phase) : team_(team), index_(index), rank_(team.rank_of(index)), phase_(phase) {}
 
-    // `tasks` of counter `rank`, in a phase of `total`.
+    // Of `tasks` that `members` members from `first` on share, in a phase of `total`: the own part, which is reported at once, then
+    // those of the others.
     template <class F>
-    void take(int rank, int tasks, int total, F&& fn) {
+    void take(int first, int members, int tasks, int total, F&& fn) {
       if (total <= 0) return;
-      int finished = 0;
-      for (int t = team_.claim(rank, phase_, tasks); t >= 0; t = team_.claim(rank, phase_, tasks), ++finished) fn(t);
-      if (finished > 0) team_.finish(finished, total);
+      for (int i = 0, part = index_ - first; i < members && !team_.over(phase_); ++i, part = part + 1 < members ? part + 1 : 0) {
+        const int from = part_start(tasks, part, members), count = part_start(tasks, part + 1, members) - from;
+        int finished = 0;
+        for (int t = team_.claim(first + part, phase_, count); t >= 0; t = team_.claim(first + part, phase_, count), ++finished) {
+          fn(from + t);
+        }
+        if (finished > 0) team_.finish(finished, total);
+      }
       ++phase_;
     }
+
+    // Rounded up: a single task is the first member's.
+    static int part_start(int tasks, int part, int members) { return static_cast<int>((int64_t{tasks} * part + members - 1) / members); }
 
     Team& team_;
     const int index_, rank_;
@@ -146,8 +157,10 @@ class Team {
   void open(Call call, void* context);
   void join();
   int rank_of(int member) const;
-  int claim(int rank, uint32_t phase, int tasks);  // -1: nothing left for this phase
+  int first_of(int rank) const;                      // member
+  int claim(int member, uint32_t phase, int tasks);  // of the member's part; -1: nothing left for this phase
   void finish(int finished, int tasks);
+  bool over(uint32_t phase) const { return phase_.load() != phase; }
   void wait_for(uint32_t phase);
   bool enter();
   void leave();
@@ -157,7 +170,7 @@ class Team {
   static void* entry(void* argument);
 
   struct alignas(64) Ticket {
-    std::atomic<uint64_t> next{0};  // phase << 32 | next task
+    std::atomic<uint64_t> next{0};  // the last phase in which something was claimed << 32 | the next task of it
   };
 
   const std::vector<RankPlace> places_;
@@ -172,7 +185,7 @@ class Team {
   void* context_ = nullptr;
   uint32_t first_phase_ = 0;
   bool stop_ = false;
-  std::unique_ptr<Ticket[]> tickets_;            // by rank
+  std::unique_ptr<Ticket[]> tickets_;            // by member, of its part
   alignas(64) std::atomic<int> done_{0};         // finished tasks of the phase
   alignas(64) Signal phase_;                     // the current phase
   alignas(64) std::atomic<int> gate_{0};         // kOpen while workers may enter, plus the number inside

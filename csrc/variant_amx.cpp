@@ -339,19 +339,19 @@ void block_sums(const Operands& at, const Steps& steps, int32_t* sums, const Bet
 }
 
 // Few rows: the panel streams from memory once, so fetch it a little ahead. Many rows: it is swept from the cache again and again,
-// so fetch the next panel this thread is likely to claim.
-inline Prefetch weight_prefetch(const uint8_t* panel, int64_t bytes, int blocks, int threads) {
+// so fetch the next panel.
+inline Prefetch weight_prefetch(const uint8_t* panel, int64_t bytes, int blocks) {
   if (blocks == 1) return {panel + kStreamAhead, panel + bytes + kStreamAhead, kStreamLines, true};
-  const uint8_t* next = panel + threads * bytes;
+  const uint8_t* next = panel + bytes;
   return {next, next + bytes, static_cast<int>(ceil_div(kStreamLines, blocks)), false};
 }
 
 template <class Ops>
-void gemm_panel(const GemmTask& task, int panel, int first, int end, int threads, int32_t* sums) {
+void gemm_panel(const GemmTask& task, int panel, int first, int end, int32_t* sums) {
   const Steps steps = steps_of(*task.w);
   const int64_t bytes = int64_t{steps.all()} * 2 * kTile;
   const uint8_t* w = task.w->packed + panel * bytes;
-  Prefetch prefetch = weight_prefetch(w, bytes, static_cast<int>(ceil_div(end - first, kBlockRows)), threads);
+  Prefetch prefetch = weight_prefetch(w, bytes, static_cast<int>(ceil_div(end - first, kBlockRows)));
   Epilogue<Ops> epilogue(task, panel * kTileColumns);
   for (int row = first, configured = 0, side = 0; row < end; row += kBlockRows, side ^= 1) {
     const int rows = smaller(kBlockRows, end - row);
@@ -377,9 +377,9 @@ inline void gemm(const GemmTask& task, int index, int threads, const Scratch& sc
   const int panel = index % groups * group;
   for (int p = panel; p < smaller(panels, panel + group); ++p) {
     if (task.w->format == Format::bf16) {
-      gemm_panel<Bf16Dot>(task, p, first, end, threads, sums);
+      gemm_panel<Bf16Dot>(task, p, first, end, sums);
     } else {
-      gemm_panel<Int8Dot>(task, p, first, end, threads, sums);
+      gemm_panel<Int8Dot>(task, p, first, end, sums);
     }
   }
 }
