@@ -22,10 +22,10 @@
 //   kStreamNibbles, kStreamBytes               up to this many rows weights are widened as they stream, anew for each strip
 //   stream_int8 / stream_nib4(rows, x, k, panel, sums)   sums[r * 32 + 0..15] = dot products over all k, rows <= kRows
 //   expand_int8 / expand_nib4(panel, k0, k1, out)   int16 [(k1-k0)/2][16][2]
-//   dot_int16(rows, x, stride, panel, pairs, sums, first)   as dot_bf16 for integers; sums have a row stride of 32
+//   dot_int16(rows, x, stride, panel, pairs, sums, first, ahead)   as dot_bf16 for integers; sums have a row stride of 32
 
 constexpr int kPanel = 16;
-constexpr int kPanelChunk = 1024;         // inputs widened at a time: 32 KB of scratch
+constexpr int kPanelChunk = 512;          // inputs widened at a time: 16 KB of scratch, half of L1
 constexpr int kRowBlockBytes = 192 << 10;  // quantized rows of a task stay in L2
 constexpr int kMaxRowBlock = 256;
 constexpr int kNibbleGroupBytes = 2 * 32 + 8 * 32;
@@ -179,6 +179,18 @@ void stream_panels(const Tile& tile, int32_t* sums) {
   }
 }
 
+// Bytes that come in while a product runs: `step` of them with every pair of inputs. All at once they would hold up the loads behind
+// them: a core waits for two dozen lines at most.
+struct Ahead {
+  const uint8_t* from;
+  int64_t step;
+};
+
+// Part `index` of `parts` of some bytes, while `pairs` pairs are multiplied.
+inline Ahead ahead_part(const uint8_t* from, int64_t bytes, int index, int parts, int pairs) {
+  return {from + bytes * index / parts, ceil_div(bytes, int64_t{parts} * pairs)};
+}
+
 // Touches part `index` of `parts` of some bytes: weights of the next panel come in while this one is used.
 inline void prefetch_part(const uint8_t* from, int64_t bytes, int index, int parts) {
   const int64_t first = bytes * index / parts, last = bytes * (index + 1) / parts;
@@ -201,8 +213,8 @@ void sweep_panel(const Tile& tile, int p, int16_t* wide, int32_t* sums) {
     for (int r = 0; r < tile.count; r += strip) {
       const int rows = tile.count - r < strip ? tile.count - r : strip;
       const int16_t* x = reinterpret_cast<const int16_t*>(tile.rows + r * tile.stride) + k0;
-      if (k0 == 0) prefetch_part(next, bytes, r / strip, strips);
-      Ops::dot_int16(rows, x, tile.stride / 2, wide, (k1 - k0) / 2, sums + r * kTileColumns, k0 == 0);
+      const Ahead ahead = ahead_part(next + bytes * k0 / k, bytes * (k1 - k0) / k, r / strip, strips, (k1 - k0) / 2);
+      Ops::dot_int16(rows, x, tile.stride / 2, wide, (k1 - k0) / 2, sums + r * kTileColumns, k0 == 0, ahead);
     }
   }
 }

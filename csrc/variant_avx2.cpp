@@ -77,14 +77,18 @@ struct Factors {
 };
 
 template <int R>
-TAILRACE_KERNEL void dot_int16_rows(const int16_t* x, int64_t stride, const int16_t* panel, int pairs, int32_t* sums, bool first) {
+TAILRACE_KERNEL void dot_int16_rows(const int16_t* x, int64_t stride, const int16_t* panel, int pairs, int32_t* sums, bool first,
+                                    Ahead ahead) {
   IntTile<R, false> tile;
   if (first) {
     tile.clear();
   } else {
     tile.load_sums(sums);
   }
-  for (int p = 0; p < pairs; ++p, x += 2, panel += 2 * kPanel) tile.add(x, stride, load(panel), load(panel + kPanel));
+  for (int p = 0; p < pairs; ++p, x += 2, panel += 2 * kPanel, ahead.from += ahead.step) {
+    _mm_prefetch(reinterpret_cast<const char*>(ahead.from), _MM_HINT_T1);
+    tile.add(x, stride, load(panel), load(panel + kPanel));
+  }
   tile.store(sums);
 }
 
@@ -186,14 +190,15 @@ struct Avx2Ops {
     }
   }
 
-  static void dot_int16(int rows, const int16_t* x, int64_t stride, const int16_t* panel, int pairs, int32_t* sums, bool first) {
+  static void dot_int16(int rows, const int16_t* x, int64_t stride, const int16_t* panel, int pairs, int32_t* sums, bool first,
+                        const Ahead& ahead) {
     switch (rows) {
-      case 1: return dot_int16_rows<1>(x, stride, panel, pairs, sums, first);
-      case 2: return dot_int16_rows<2>(x, stride, panel, pairs, sums, first);
-      case 3: return dot_int16_rows<3>(x, stride, panel, pairs, sums, first);
-      case 4: return dot_int16_rows<4>(x, stride, panel, pairs, sums, first);
-      case 5: return dot_int16_rows<5>(x, stride, panel, pairs, sums, first);
-      default: return dot_int16_rows<6>(x, stride, panel, pairs, sums, first);
+      case 1: return dot_int16_rows<1>(x, stride, panel, pairs, sums, first, ahead);
+      case 2: return dot_int16_rows<2>(x, stride, panel, pairs, sums, first, ahead);
+      case 3: return dot_int16_rows<3>(x, stride, panel, pairs, sums, first, ahead);
+      case 4: return dot_int16_rows<4>(x, stride, panel, pairs, sums, first, ahead);
+      case 5: return dot_int16_rows<5>(x, stride, panel, pairs, sums, first, ahead);
+      default: return dot_int16_rows<6>(x, stride, panel, pairs, sums, first, ahead);
     }
   }
 

@@ -86,7 +86,8 @@ struct PortableOps {
     }
   }
 
-  static void dot_int16(int rows, const int16_t* x, int64_t stride, const int16_t* panel, int pairs, int32_t* sums, bool first) {
+  static void dot_int16(int rows, const int16_t* x, int64_t stride, const int16_t* panel, int pairs, int32_t* sums, bool first,
+                        const Ahead&) {
     for (int r = 0; r < rows; ++r, x += stride, sums += kTileColumns) dot_row(x, panel, pairs, sums, first);
   }
 
@@ -94,7 +95,7 @@ struct PortableOps {
     int16_t wide[kNibbleGroup * kPanel];
     for (int c = 0; c < k; c += kNibbleGroup) {
       expand_int8(panel, c, c + kNibbleGroup, wide);
-      dot_int16(rows, x + c, k, wide, kNibbleGroup / 2, sums, c == 0);
+      dot_int16(rows, x + c, k, wide, kNibbleGroup / 2, sums, c == 0, {});
     }
   }
 
@@ -102,7 +103,7 @@ struct PortableOps {
     int16_t wide[kNibbleGroup * kPanel];
     for (int c = 0; c < k; c += kNibbleGroup) {
       expand_nib4(panel, c, c + kNibbleGroup, wide);
-      dot_int16(rows, x + c, k, wide, kNibbleGroup / 2, sums, c == 0);
+      dot_int16(rows, x + c, k, wide, kNibbleGroup / 2, sums, c == 0, {});
     }
   }
 
