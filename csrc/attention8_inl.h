@@ -30,6 +30,7 @@ struct Left {
 // Two times 16 columns: by inner step, panels [quad][16 columns][4].
 struct Right {
   const uint8_t* panel[2][kMaxInnerSteps];
+  const uint8_t* ahead[kMaxInnerSteps];  // by inner step, as many bytes as its panels have: what to bring in meanwhile
   int first_step, steps;  // inner steps of the left rows
   int quads;              // that matter; the left rows are zero behind them
 };
@@ -51,15 +52,17 @@ struct VectorProducts {
 
 // R rows x 4 * C columns, from byte `at` of each quad on; register `c` holds two halves of each of its four columns.
 template <int R, int C>
-__attribute__((noinline)) void multiply_quads(const Left& left, const uint8_t* const* panels, const Right& right, int at, int32_t* sums) {
+__attribute__((noinline)) void multiply_quads(const Left& left, int side, const Right& right, int at, int32_t* sums) {
+  constexpr int kAheadBytes = 16 * C;  // as fast as the panels are used
   __m256i acc[R][C];
   _Pragma("GCC unroll 8") for (int r = 0; r < R; ++r) {
     _Pragma("GCC unroll 4") for (int c = 0; c < C; ++c) acc[r][c] = _mm256_setzero_si256();
   }
   for (int s = 0; s < right.steps; ++s) {
-    const uint8_t* panel = panels[s] + at;
+    const uint8_t *panel = right.panel[side][s] + at, *ahead = right.ahead[s] + (64 * side + at) * (kInnerStep / 4);
     const int16_t* x = left.x + (right.first_step + s) * kInnerStep;
-    for (const int16_t* end = x + 4 * steps_quads(right, s); x < end; x += 4, panel += 64) {
+    for (const int16_t* end = x + 4 * steps_quads(right, s); x < end; x += 4, panel += 64, ahead += kAheadBytes) {
+      __builtin_prefetch(ahead, 0, 2);
       __m256i w[C];
       _Pragma("GCC unroll 4") for (int c = 0; c < C; ++c) {
         w[c] = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + 16 * c)));
@@ -87,7 +90,7 @@ template <int R>
 void multiply_rows(const Left& left, const Right& right, int32_t* sums) {
   constexpr int kRegisters = R <= 2 ? 4 : 2;
   for (int side = 0; side < 2; ++side, sums += 16) {
-    for (int at = 0; at < 64; at += 16 * kRegisters) multiply_quads<R, kRegisters>(left, right.panel[side], right, at, sums);
+    for (int at = 0; at < 64; at += 16 * kRegisters) multiply_quads<R, kRegisters>(left, side, right, at, sums);
   }
 }
 
@@ -154,7 +157,12 @@ struct Strip8 {
   const KvView& kv;
   int kv_head;
   const int32_t* blocks;  // of the segment
+  const AttentionTask::Next& next;
   int head_dim() const { return kv.layout.head_dim; }
+  // Keys to bring in while block `s` is used; `otherwise` when there are none.
+  const uint8_t* next_keys(int s, const uint8_t* otherwise) const {
+    return s < next.count ? kv.keys(next.blocks[s], next.kv_head) : otherwise;
+  }
 };
 
 inline int64_t padded_dim(int head_dim) { return round_up(head_dim, kInnerStep); }
@@ -181,7 +189,7 @@ Strip8 lay_out(const AttentionTask& task, const Strip& rows, int segment, const 
   int16_t* queries = reinterpret_cast<int16_t*>(take(Products::kRows * sizeof(int16_t) * static_cast<size_t>(inner)));
   int16_t* weights = reinterpret_cast<int16_t*>(take(Products::kRows * kSegmentTokens * sizeof(int16_t)));
   return {rows, {queries, inner, rows.rows, query_space}, {weights, kSegmentTokens, rows.rows, weight_space}, scores, sums, {},
-          task.kv, task.kv_head, task.block_table + segment * (kSegmentTokens / kBlockTokens)};
+          task.kv, task.kv_head, task.block_table + segment * (kSegmentTokens / kBlockTokens), task.next};
 }
 
 template <class Products>
@@ -210,9 +218,11 @@ void scores_int8(const Strip8& strip) {
   for (int t = strip.rows.start; t < strip.rows.longest; t += kProductColumns) {
     const int32_t block = strip.blocks[t / kBlockTokens];
     const uint8_t* keys = strip.kv.keys(block, strip.kv_head) + t % kBlockTokens * head_dim;
+    const uint8_t* values = strip.kv.values(block, strip.kv_head) + t % kBlockTokens * head_dim;
     for (int s = 0; s < right.steps; ++s) {
       right.panel[0][s] = keys + s * kInnerStep * 16;
       right.panel[1][s] = keys + s * kInnerStep * 16 + 16 * head_dim;
+      right.ahead[s] = values + s * kInnerStep * kProductColumns;
     }
     Products::multiply(strip.queries, right, strip.sums);
     const float* key_steps = strip.kv.key_steps(block, strip.kv_head) + t % kBlockTokens;
@@ -257,16 +267,26 @@ void quantize_weights(Strip8& strip, int width) {
   Products::pack(strip.weights, width);
 }
 
+// The steps of the keys and values that come next: a few lines behind them.
+inline void prefetch_next_steps(const Strip8& strip) {
+  for (int s = 0; s < strip.next.count; ++s) {
+    const uint8_t* steps = reinterpret_cast<const uint8_t*>(strip.kv.key_steps(strip.next.blocks[s], strip.next.kv_head));
+    for (int i = 0; i < 2 * kBlockTokens * static_cast<int>(sizeof(float)); i += kCacheLine) __builtin_prefetch(steps + i, 0, 2);
+  }
+}
+
 template <class Products>
 void values_int8(const Strip8& strip, int width, float* out) {
   constexpr int kPanelBytes = kBlockTokens * 16;  // 16 dimensions of a block
   Right right;
   right.first_step = strip.rows.start / kBlockTokens, right.steps = width / kBlockTokens - right.first_step;
   right.quads = static_cast<int>(ceil_div(strip.rows.longest - strip.rows.start, 4));
+  prefetch_next_steps(strip);
   for (int d = 0; d < strip.head_dim(); d += kProductColumns) {
     for (int s = 0; s < right.steps; ++s) {
       right.panel[0][s] = strip.kv.values(strip.blocks[right.first_step + s], strip.kv_head) + d / 16 * kPanelBytes;
       right.panel[1][s] = right.panel[0][s] + kPanelBytes;
+      right.ahead[s] = strip.next_keys(s, right.panel[0][s]) + d / 16 * kPanelBytes;
     }
     Products::multiply(strip.weights, right, strip.sums);
     for (int r = 0; r < strip.rows.rows; ++r) {

@@ -210,6 +210,10 @@ struct AttentionTask {
   int window = 0;                        // 0: no limit
   float softcap = 0;                     // scores s become cap * tanh(s / cap), in exponents of 2; 0: they do not
   int keys = 0;                          // above 0: every row sees these, before and behind it
+  struct Next {                          // blocks that the thread will probably read after this segment: a hint
+    const int32_t* blocks = nullptr;
+    int count = 0, kv_head = 0;
+  } next;
 
   int end_key(int position) const { return keys > 0 ? keys : position + 1; }
   int first_key(int position) const { return window > 0 && position >= window ? position - window + 1 : 0; }

@@ -37,9 +37,16 @@ class Cutter {
     }
   }
 
-  void longest_first() {
+  // Every member's part (team.h) gets as many long tiles as the others', and begins with them.
+  void deal(int members) {
     std::stable_sort(plan_.tiles.begin(), plan_.tiles.end(),
                      [](const AttentionTile& a, const AttentionTile& b) { return cost(a) > cost(b); });
+    std::vector<AttentionTile> dealt;
+    dealt.reserve(plan_.tiles.size());
+    for (int member = 0; member < members; ++member) {
+      for (size_t i = member; i < plan_.tiles.size(); i += members) dealt.push_back(plan_.tiles[i]);
+    }
+    plan_.tiles.swap(dealt);
   }
 
  private:
@@ -50,7 +57,7 @@ class Cutter {
   static int end_segment(const Run& run) {
     return static_cast<int>(ceil_div(run.keys > 0 ? run.keys : run.first_position + run.positions, kSegmentTokens));
   }
-  static int cost(const AttentionTile& t) { return t.positions * (t.last_segment - t.first_segment); }
+  static int cost(const AttentionTile& t) { return t.positions * t.blocks_behind(t.first_segment, t.last_segment); }
 
   void push(const Run& run, int head, int first_segment, int last_segment, int64_t partial) {
     plan_.tiles.push_back({run.sequence, run.row, run.out_row, run.positions, run.first_position, head, first_segment,
@@ -98,7 +105,7 @@ void cut_logit_rows(const Batch& batch, Cutter& cutter) {
   }
 }
 
-WindowPlan cut_window(const HeadShare& share, const Batch& batch, int tile_rows, int window, bool encoder) {
+WindowPlan cut_window(const HeadShare& share, int threads, const Batch& batch, int tile_rows, int window, bool encoder) {
   WindowPlan plan;
   plan.window = window;
   Cutter all(share, tile_rows, window, plan.all);
@@ -106,19 +113,21 @@ WindowPlan cut_window(const HeadShare& share, const Batch& batch, int tile_rows,
     const int first = batch.row_starts[s], rows = batch.row_starts[s + 1] - first;
     all.add({s, first, first, rows, batch.first_positions[s], encoder ? rows : 0});
   }
-  all.longest_first();
+  all.deal(threads);
   if (encoder) return plan;
   Cutter logits(share, tile_rows, window, plan.logits);
   cut_logit_rows(batch, logits);
-  logits.longest_first();
+  logits.deal(threads);
   return plan;
 }
 
-std::vector<WindowPlan> cut_windows(const Spec& spec, const HeadShare& share, const Batch& batch, int tile_rows) {
+std::vector<WindowPlan> cut_windows(const Spec& spec, const HeadShare& share, int threads, const Batch& batch, int tile_rows) {
   std::vector<WindowPlan> plans;
   for (int window : spec.windows) {
     const auto same = [window](const WindowPlan& p) { return p.window == window; };
-    if (std::none_of(plans.begin(), plans.end(), same)) plans.push_back(cut_window(share, batch, tile_rows, window, spec.encoder));
+    if (std::none_of(plans.begin(), plans.end(), same)) {
+      plans.push_back(cut_window(share, threads, batch, tile_rows, window, spec.encoder));
+    }
   }
   return plans;
 }
@@ -130,10 +139,13 @@ const WindowPlan& StepPlan::of(int rank, int window) const {
   return *std::find_if(plans.begin(), plans.end(), [window](const WindowPlan& plan) { return plan.window == window; });
 }
 
-StepPlan make_plan(const Spec& spec, const std::vector<HeadShare>& shares, const Batch& batch, int tile_rows) {
+StepPlan make_plan(const Spec& spec, const std::vector<HeadShare>& shares, const std::vector<int>& threads, const Batch& batch,
+                   int tile_rows) {
   StepPlan plan;
   plan.places = place_rows(batch);
-  for (const HeadShare& share : shares) plan.ranks.push_back(cut_windows(spec, share, batch, tile_rows));
+  for (size_t rank = 0; rank < shares.size(); ++rank) {
+    plan.ranks.push_back(cut_windows(spec, shares[rank], threads[rank], batch, tile_rows));
+  }
   return plan;
 }
 

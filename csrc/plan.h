@@ -1,6 +1,7 @@
 // What a step will do, worked out once before the team starts: where each row lies in the cache and how attention is cut.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "executor.h"
@@ -16,6 +17,12 @@ struct AttentionTile {
   int first_segment, last_segment;
   int64_t partial;
   int keys;  // above 0: every row sees these
+
+  // Blocks of these segments that any row may see.
+  int blocks_behind(int first, int last) const {
+    const int end = std::min(keys > 0 ? keys : first_position + positions, last * kSegmentTokens);
+    return static_cast<int>(ceil_div(std::max(end - first * kSegmentTokens, 0), kBlockTokens));
+  }
 };
 
 // How to merge a row that was split over segments: partial(head, segment) of the row is first + (head / group * segments + segment)
@@ -45,6 +52,8 @@ struct StepPlan {
   const WindowPlan& of(int rank, int window) const;
 };
 
-StepPlan make_plan(const Spec& spec, const std::vector<HeadShare>& shares, const Batch& batch, int tile_rows);
+// `threads`: of each rank.
+StepPlan make_plan(const Spec& spec, const std::vector<HeadShare>& shares, const std::vector<int>& threads, const Batch& batch,
+                   int tile_rows);
 
 }  // namespace tailrace

@@ -381,7 +381,7 @@ class Model::Step::Member {
     window_ = spec_.windows[i];
     const auto plan_of = [&](int rank) -> const AttentionPlan& { return step_.plan_.of(rank, window_).*of_rows; };
     const AttentionPlan& plan = plan_of(rank_);
-    phase(Part::attention, [&](int rank) { return static_cast<int>(plan_of(rank).tiles.size()); }, [&](int t) { tile(plan.tiles[t]); });
+    phase(Part::attention, [&](int rank) { return static_cast<int>(plan_of(rank).tiles.size()); }, [&](int t) { tile(plan.tiles, t); });
     if (ranks() > 1) {  // partial results are many times what they are merged to, which is enough to send to other ranks
       sweep(Part::merge, [&](int rank) { return Range{0, plan_of(rank).partials > 0 ? rows : 0}; },
             [&](int first, int end) {
@@ -427,16 +427,29 @@ class Model::Step::Member {
     return space_.attention.as<float>() + (int64_t{row} * spec_.heads + share_.heads.heads.first + head) * spec_.head_dim;
   }
 
-  void tile(const AttentionTile& tile) {
-    const AttentionTask task = attention_task(tile);
-    if (tile.partial >= 0) {
-      kernels_.attention_segment(task, tile.first_segment, partial_at(tile.partial), scratch_);
-      return;
-    }
+  // The blocks of a segment that this member will probably read.
+  AttentionTask::Next upcoming(const AttentionTile& tile, int segment) const {
+    const int32_t* table = batch_.block_tables + int64_t{tile.sequence} * batch_.table_width;
+    return {table + segment * (kSegmentTokens / kBlockTokens), tile.blocks_behind(segment, segment + 1), tile.kv_head};
+  }
+
+  void tile(const std::vector<AttentionTile>& tiles, int index) {
+    const AttentionTile& tile = tiles[index];
+    AttentionTask task = attention_task(tile);
+    const auto segment = [&](int s, const Partial& out) {
+      task.next = {};
+      if (s + 1 < tile.last_segment) {
+        task.next = upcoming(tile, s + 1);
+      } else if (index + 1 < static_cast<int>(tiles.size())) {
+        task.next = upcoming(tiles[index + 1], tiles[index + 1].first_segment);
+      }
+      kernels_.attention_segment(task, s, out, scratch_);
+    };
+    if (tile.partial >= 0) return segment(tile.first_segment, partial_at(tile.partial));
     const int rows = tile.positions * task.group;
-    kernels_.attention_segment(task, tile.first_segment, total_, scratch_);
+    segment(tile.first_segment, total_);
     for (int s = tile.first_segment + 1; s < tile.last_segment; ++s) {
-      kernels_.attention_segment(task, s, next_, scratch_);
+      segment(s, next_);
       kernels_.attention_merge(total_, next_, rows, spec_.head_dim);
     }
     for (int r = 0; r < rows; ++r) {
@@ -550,7 +563,7 @@ void Model::Step::begin(KvCache& kv, const Batch& batch) {
   logits_.rows = hidden_rows_ = 0;  // should memory run out below, nobody may read what is left of the last step
   batch_.assign(batch);
   adapters_.assign(batch);
-  plan_ = make_plan(spec_, shares_, batch, kernels_.attention_rows);
+  plan_ = make_plan(spec_, shares_, team_.ranks(), batch, kernels_.attention_rows);
   const int with = spec_.encoder ? 0 : batch.logits - batch.hidden_only;
   reserve(batch, with);
   logits_.data = space_.logits.as<float>();
