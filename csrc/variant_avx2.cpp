@@ -162,7 +162,7 @@ TAILRACE_KERNEL void dot_bf16_rows(const float* const* rows, const uint8_t* pane
 struct Avx2Ops {
   using Products = VectorProducts;
   static constexpr int kRows = 6;
-  static constexpr int kStreamNibbles = kRows, kStreamBytes = 2 * kRows;
+  static constexpr int kStreamNibbles = 4, kStreamBytes = 2 * kRows;
 
   static int64_t row_stride(const Linear& w, int) { return row_stride_bytes(w.format, w.k); }
   static void products(const Tile& tile, uint8_t* work, int32_t* sums) { widened_products<Avx2Ops>(tile, work, sums); }
