@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 from random import Random
 from statistics import median
@@ -78,6 +79,17 @@ def test_alone_it_is_the_cost_of_its_chunks() -> None:
     expected = 0.1 + 8e-3 + 300 * 1.2e-3 + 8e-8 * 300 * 150
     assert FirstToken(seen, Prefill(300)).seconds == pytest.approx(expected)
     assert FirstToken(seen, Prefill(300, 1000)).seconds == pytest.approx(expected + 8e-8 * 300 * 1000)
+
+
+@given(PROMPTS, st.floats(0, 200))
+def test_what_needs_no_playing_comes_to_the_same(mine: Prefill, rate: float) -> None:
+    """`above` names a group that is not there: what is alone is played then."""
+    alone = Outlook(0.1, (), 0, 0, COSTS, 200, 200, 1e-4)
+    played = replace(alone, above=frozenset((99,)), short_chunk=200)
+    mine = mine._replace(step_share=1.0, background=False)
+    one, other = (FirstToken(seen, mine, (), [Flow(rate, Prefill(100), 10.0)]) for seen in (alone, played))
+    assert one.seconds == pytest.approx(other.seconds)
+    assert (one.prompts, one.ends, one.kv_tokens) == (other.prompts, other.ends, other.kv_tokens)
 
 
 def test_a_very_long_prompt_is_played_in_part() -> None:

@@ -30,27 +30,45 @@ class FirstToken:
     ) -> None:
         """`remaining`: tokens that each running answer is expected to make yet, those of `outlook.prefills` the
         largest; answers that are not given go on. `flows`: what arrives meanwhile."""
-        there = self._outlook = _for(mine, outlook)
         self.seconds = outlook.step_left
+        self.kv_tokens = float(outlook.kv_tokens)
+        self.ends: list[float] = []
+        self._here: list[Prompt] = []
+        self._away: list[Prefill] = []
+        self._new: list[Prompt] = []
+        if _one_step(mine, outlook):
+            self._take_alone(mine, outlook, flows)
+        else:
+            self._take_among(mine, outlook, remaining, flows)
+
+    @property
+    def prompts(self) -> list[Prefill]:
+        return [*(prompt for prompt, _ in (*self._here, *self._new)), *self._away]
+
+    def _take_alone(self, mine: Prefill, outlook: Outlook, flows: Sequence[Flow]) -> None:
+        """As `_take_among` would, in a tenth of its time."""
+        costs, attention = outlook.costs, mine.todo * (mine.done + mine.todo / 2)
+        step = costs.step + costs.prefill * mine.todo + costs.kv * outlook.kv_tokens + costs.attention * attention
+        self.seconds += step
+        self._flows = [(flow, 0.5 + flow.rate * step) for flow in flows]
+        self._arrive()
+
+    def _take_among(self, mine: Prefill, outlook: Outlook, remaining: Sequence[float], flows: Sequence[Flow]) -> None:
+        there = self._outlook = _for(mine, outlook)
         self.kv_tokens = float(there.kv_tokens)
         ends = sorted(remaining)[: outlook.decodes]
         ends += [inf] * (outlook.decodes - len(ends))
         self.ends = ends[: there.decodes]
         heapify(self.ends)
         output = max(remaining, default=inf)
-        self._here: list[Prompt] = [(prompt, output) for prompt in there.prefills]
+        self._here = [(prompt, output) for prompt in there.prefills]
         self._away = [prompt for prompt in outlook.prefills if prompt not in there.prefills]
-        self._new: list[Prompt] = []
         comes = [flow for flow in flows if there.prefills == outlook.prefills or not _sits_out(flow.prompt, outlook)]
         self._flows = [(flow, 0.5) for flow in comes]  # and the part of a request that has come of it
         self._steps = 0
         self._play(mine)
         self.ends += ends[there.decodes :]
         self.kv_tokens += outlook.kv_tokens - there.kv_tokens
-
-    @property
-    def prompts(self) -> list[Prefill]:
-        return [*(prompt for prompt, _ in (*self._here, *self._new)), *self._away]
 
     def _play(self, mine: Prefill) -> None:
         begun, given = self.seconds, 0
@@ -86,6 +104,9 @@ class FirstToken:
         count = len(self._here)
         self._here = self._moved(self._here, grants)
         self._new = self._moved(self._new, grants[count + 1 :])
+        self._arrive()
+
+    def _arrive(self) -> None:
         for place, (flow, due) in enumerate(self._flows):
             if due >= 1.0 and len(self._new) < _MOST_NEW:
                 self._new += [(flow.prompt, flow.output)] * int(due)
@@ -103,15 +124,11 @@ class FirstToken:
         return going
 
 
-def alone(mine: Prefill, outlook: Outlook) -> float | None:
-    """`seconds` of the most frequent case, which needs no playing: nothing else is there, and one step does it."""
+def _one_step(mine: Prefill, outlook: Outlook) -> bool:
+    """The most frequent case: nothing else is there, and one step does it."""
     if outlook.decodes or outlook.prefills or outlook.above or mine.step_share < 1.0:
-        return None
-    if weighed(mine.todo, mine.done, outlook.attention) > outlook.idle_chunk:
-        return None
-    costs, attention = outlook.costs, mine.todo * (mine.done + mine.todo / 2)
-    step = costs.step + costs.prefill * mine.todo + costs.kv * outlook.kv_tokens + costs.attention * attention
-    return outlook.step_left + step
+        return False
+    return weighed(mine.todo, mine.done, outlook.attention) <= outlook.idle_chunk
 
 
 def _for(prompt: Prefill, outlook: Outlook) -> Outlook:

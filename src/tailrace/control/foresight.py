@@ -15,7 +15,7 @@ from typing import Protocol
 from tailrace.backends.base import Backend
 from tailrace.control.classes import Band
 from tailrace.control.coming import Flow
-from tailrace.control.first_token import FirstToken, alone
+from tailrace.control.first_token import FirstToken
 from tailrace.control.forecast import Start, start
 from tailrace.control.prediction_error import PredictionErrors
 from tailrace.control.step_share import step_share
@@ -166,20 +166,16 @@ class Foresight:
         else:
             remaining = around.remaining
         flows = self._order.coming(ticket.arrival)
-        seconds, first = alone(own, outlook), None
-        if seconds is None:
-            first = FirstToken(outlook, own, remaining, flows)
-            seconds = first.seconds
+        first = FirstToken(outlook, own, remaining, flows)
 
         def behind() -> tuple[float, float]:
             answer = Answer(max(expected.output_mean - 1.0, 0.0), expected.sequences, expected.prompt_tokens)
             there = outlook
             if there.above:
                 there = replace(there, chunk=there.short_chunk, idle_chunk=there.short_chunk)
-            played = first or FirstToken(outlook, own, remaining, flows)
-            return token_seconds(there, played, answer, flows), answer.tokens
+            return token_seconds(there, first, answer, flows), answer.tokens
 
-        return wait, wait + seconds, behind
+        return wait, wait + first.seconds, behind
 
     def _own(self, ticket: Ticket) -> Prefill:
         known = ticket.estimate
