@@ -259,7 +259,7 @@ def test_a_broken_plan_ends_everyone_and_starts_over(monkeypatch: pytest.MonkeyP
     rig = Rig()
     rig.submit(request("a", 8, 20), request("b", 100, 20))
     with monkeypatch.context() as patch:
-        patch.setattr(rig.scheduler, "_decode", lambda draft: 1 / 0)
+        patch.setattr(rig.scheduler, "_begun", lambda *anything: 1 / 0)
         rig.step()
     assert [rig.choice(name).finish for name in "ab"] == [FinishReason.ERROR] * 2
     assert free(rig)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from tailrace.engine.ahead import Ahead
 from tailrace.engine.budget import ChunkBudget
 from tailrace.engine.cost import CostModel
+from tailrace.engine.kv.manager import KvManager
 from tailrace.engine.sequence import Sequence
 from tailrace.engine.step import StepPlan
-from tailrace.engine.step_draft import StepDraft
 from tailrace.types import GenerateRequest, StopConditions
 from tests.engine.support import VOCAB, Oracle, Rig, prompt, request, seeded
 from tests.properties.test_scheduler_program import SLOW_ROWS, TakesTime
@@ -82,20 +83,21 @@ def run(engine: Rig, seed: int) -> None:
 def test_plans_are_those_of_a_scheduler_that_does_not_look_ahead(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = 8 if seed % 2 else 40
     with_it, plans = rig(seed, blocks)
-    taken: list[int] = []
-    take_rows = StepDraft.take_rows
+    held: list[bool] = []
+    holds = Ahead.holds
 
-    def counted(draft: StepDraft, other: StepDraft) -> None:
-        taken.append(len(other.rows))
-        take_rows(draft, other)
+    def watched(ahead: Ahead, running: list[Sequence], kv: KvManager) -> bool:
+        held.append(holds(ahead, running, kv))
+        return held[-1]
 
-    monkeypatch.setattr(StepDraft, "take_rows", counted)
+    monkeypatch.setattr(Ahead, "holds", watched)
     run(with_it, seed)
     without, expected = rig(seed, blocks)
-    seen = len(taken)
+    seen = len(held)
     monkeypatch.setattr(without.scheduler, "look_ahead", lambda plan: None)
     run(without, seed)
     assert plans.plans == expected.plans
     assert with_it.events == without.events
     assert with_it.scheduler.kv.pool.refs == without.scheduler.kv.pool.refs
-    assert 10 < seen == len(taken)
+    assert seen == len(held)
+    assert sum(held) > 10

@@ -140,8 +140,7 @@ class Scheduler:
         while True:
             turn = self.standings.turn(self.running, now)
             short = self.budget.short_step(self.standings.shortest) if turn.short else inf
-            draft = StepDraft(sits_out, turn, short)
-            self._decode(draft)
+            draft = self._begun(sits_out, turn, short)
             if draft.broken:
                 preemptions += draft.preemptions
                 continue
@@ -182,12 +181,17 @@ class Scheduler:
         alike = len(plan.rows) == len(self.running) and plan.one_each and not self._searches
         self._ahead = Ahead(self.running, self.kv) if alike else None
 
+    def _begun(self, sits_out: bool, turn: Turn, seconds: float) -> StepDraft:
+        """A draft with its decode rows."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and not sits_out and not turn.above and ahead.holds(self.running, self.kv):
+            return ahead.draft
+        draft = StepDraft(sits_out, turn, seconds)
+        self._decode(draft)
+        return draft
+
     def _decode(self, draft: StepDraft) -> None:
         """Rows for the sequences that lack one token."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and not draft.leaves_out and ahead.holds(self.running, self.kv):
-            draft.take_rows(ahead.draft)
-            return
         holds, reserve = self.kv.holds, self.kv.reserve
         for sequence in self._decoding(draft):
             first, table = sequence.computed, sequence.table

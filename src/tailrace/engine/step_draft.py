@@ -57,11 +57,6 @@ class StepDraft:
         self.decode += 1
         self.kv_tokens += first + 1
 
-    def take_rows(self, other: StepDraft) -> None:
-        """All decode rows of another."""
-        self.rows, self.samplers, self.sample_rows = other.rows, other.samplers, other.sample_rows
-        self.decode, self.kv_tokens = other.decode, other.kv_tokens
-
     def add_guesses(self, place: int, guesses: list[int]) -> None:
         """Widen a row that `add_decode` made."""
         sequence, first, *_ = self.rows[place]
