@@ -1,6 +1,6 @@
 """The engine's one thread: take in what was asked, plan, forward, sample, commit, hand over; sleep when idle.
 
-    inbox (submit, abort) -> plan -> forward -> late texts, delivery -> sample -> commit -> texts, delivery
+    inbox (submit, abort) -> plan -> forward -> late texts, delivery, look ahead -> sample -> commit -> texts, delivery
 
 Owns every Sequence while it lives; other threads only put commands into the inbox and read plain numbers. A fault
 in one request's processing ends that request; a fault of a step ends the sequences of that step; either way the
@@ -8,9 +8,9 @@ loop goes on. `health` and `pulse` tell when steps keep failing or one does not 
 place, and this one is abandoned. Refuses nothing: requests were validated before.
 
 `forward` returns while the executor's other threads compute. What the next step does not depend on happens then: what
-the step before took is learned and paid for, tokens that cannot end their choice become text and are delivered. All
-that can end one (end tokens, stop strings, the length) happens in commit, before the next plan: so a step never
-computes a row for a choice that has ended.
+the step before took is learned and paid for, tokens that cannot end their choice become text and are delivered, and the
+rows of the next plan are made for the case that nobody ends. All that can end a choice (end tokens, stop strings, the
+length) happens in commit, before the next plan: so a step never computes a row for a choice that has ended.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class Scheduler:
         )
 
     def look_ahead(self, plan: StepPlan) -> None:
-        """While `plan` is computed: make what the next one will likely be."""
+        """While `plan` is computed: make the decode rows that the next one will likely have."""
         alike = len(plan.rows) == len(self.running) and plan.one_each and not self._searches
         self._ahead = Ahead(self.running, self.kv) if alike else None
 
