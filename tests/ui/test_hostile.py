@@ -80,6 +80,8 @@ async def test_names_of_tenants_models_and_requests_on_the_live_page(visit: Visi
         await expect(page.locator("tbody td").filter(has_text=MARKUP).first).to_be_visible()
         await page.get_by_role("cell", name=MARKUP).first.wait_for()
         await assert_inert(page)
+        await page.unroute_all(behavior="ignoreErrors")  # it looks each second, and may when the server has ended
+        await page.close()
 
 
 async def test_a_record(visit: Visit) -> None:
