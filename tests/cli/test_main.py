@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from subprocess import PIPE
 
@@ -50,6 +51,17 @@ def test_a_mistake_is_one_line_and_status_2(
     assert captured.out == ""
     expected = "error: engine.threads = 'many' (--threads): accepted is a whole number from 0 to 1024\n"
     assert captured.err == expected
+
+
+def test_the_version_as_a_command_and_as_a_flag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for word in ("version", "--version"):
+        assert call(monkeypatch, word) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert said[0].startswith(f"tailrace {version('tailrace')}, kernels: ")
 
 
 def test_explain_names_every_setting_its_value_and_its_source(

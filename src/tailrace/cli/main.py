@@ -43,6 +43,22 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def whole(
+    said: Annotated[
+        bool,
+        typer.Option("--version", help="as the command version", is_eager=True, callback=_say_version),
+    ] = False,
+) -> None:
+    """Serve language models."""
+
+
 def main() -> None:
     """Run the command that the words ask for."""
     with user_errors():
