@@ -15,6 +15,7 @@ from tailrace.protocol.body import Shape, _path, parse, unknown_fields
 from tailrace.protocol.chat import ChatRequest
 from tailrace.protocol.completions import CompletionRequest
 from tailrace.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from tailrace.protocol.vectors import RerankRequest
 
 HI = b'"messages": [{"role": "user", "content": "hi"}]'
 
@@ -93,6 +94,20 @@ def test_any_value_of_any_field_is_taken_or_refused_as_invalid(value: object) ->
                 parse(shape, body)
             except InvalidRequest as error:
                 assert error.param
+
+
+@pytest.mark.parametrize(
+    ("documents", "param", "message"),
+    [
+        ([], "documents", "documents should have at least 1 item, not 0"),
+        ([{"text": 5}], "documents[0].text", "documents[0].text should be a valid string"),
+        (["a", {}], "documents[1].text", "documents[1].text is missing"),
+        ([5], "documents[0]", "documents[0] should be a valid string or should be an object"),
+    ],
+)
+def test_no_name_of_ours_or_of_a_library_is_in_a_refusal(documents: list[Any], param: str, message: str) -> None:
+    body = orjson.dumps({"query": "q", "documents": documents})
+    assert refusal(body, RerankRequest) == (param, message)
 
 
 def test_null_means_absent() -> None:

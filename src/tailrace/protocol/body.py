@@ -18,6 +18,7 @@ from tailrace.errors import InvalidRequest
 
 _BRANCHES = frozenset(("str", "int", "float", "bool", "list", "dict"))
 _OBJECT = re.compile(r"a valid dictionary( or instance of \w+)?")  # JSON's word for it
+_SUBJECT = re.compile(r"^(Input|List|String|Dictionary) should")
 _MAX_DEPTH = 200  # orjson writes 254, and an answer may repeat a part of the body some levels down
 _MAX_NAMED = 8  # unknown fields that a warning names
 _MAX_KEY = 64  # characters of a client's own key in a message
@@ -110,19 +111,26 @@ def explain(error: ValidationError) -> InvalidRequest:
 
 
 def _reason(message: str) -> str:
-    message = _OBJECT.sub("an object", message.removeprefix("Value error, "))
-    return message.replace("Input should", "should", 1) if message.startswith("Input") else message
+    message = _OBJECT.sub("an object", message.removeprefix("Value error, ")).replace(" after validation", "")
+    return _SUBJECT.sub("should", message)  # which the field is
 
 
 def _path(location: tuple[int | str, ...]) -> str:
     """("messages", 0, "content", "str") -> messages[0].content; names of union branches are not part of it."""
     path = str(location[0]) if location else "body"
+    branches = _BRANCHES | {part.__name__ for part in _below(Part)}
     for part in location[1:]:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part.isidentifier() and part not in _BRANCHES:
+        elif part.isidentifier() and part not in branches:
             path += f".{part[:_MAX_KEY]}"
     return path
+
+
+def _below(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for shape in base.__subclasses__():
+        yield shape
+        yield from _below(shape)
 
 
 def missing(field: str) -> InvalidRequest:
