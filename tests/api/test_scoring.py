@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from tailrace.backends.fake import FakeBackend
 from tailrace.protocol.schema import ChatCompletion, Completion
 from tests.serving import chat, in_process, make_state
@@ -31,8 +33,8 @@ async def test_prompt_logprobs_of_both_routes() -> None:
         assert len(spoken["prompt_logprobs"]) == spoken["usage"]["prompt_tokens"]
         assert "prompt_logprobs" not in await post(client, CHAT, chat(max_tokens=1))
     # Both are what the page says they are.
-    assert (Completion.model_validate(text).choices[0].prompt_logprobs or [])[0] is None
-    shown = ChatCompletion.model_validate(spoken).prompt_logprobs
+    assert (TypeAdapter(Completion).validate_python(text).choices[0].prompt_logprobs or [])[0] is None
+    shown = TypeAdapter(ChatCompletion).validate_python(spoken).prompt_logprobs
     assert shown is not None and [None if entry is None else len(entry) for entry in shown][:2] == [None, 1]
 
 
