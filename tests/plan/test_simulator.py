@@ -45,7 +45,7 @@ def test_the_same_seed_gives_the_same_simulation() -> None:
 
 
 def test_everyone_gets_the_whole_answer_and_nothing_leaks() -> None:
-    outcome = simulated(mixed(120, gap=0.05), kv_tokens=4096)
+    outcome = simulated(mixed(110, gap=0.05), kv_tokens=4096)  # few enough to start by the queue deadline
     assert all(record.ok and record.made == record.output_tokens for record in outcome.records)
     assert outcome.steps.rows > 1000
     assert outcome.stats.decode_tokens + outcome.stats.prefill_tokens >= sum(r.made for r in outcome.records)
