@@ -196,6 +196,7 @@ async def test_budget_ledger_and_answers_agree_after_a_burst_with_disconnects(tm
         await until(lambda: not (state.pipeline.running or state.pipeline.waiting))
         seen = (await client.get("/v1/budget", headers={"authorization": "Bearer acme"})).json()["limits"][0]
         last = (await post(client, max_tokens=1)).status_code
+    await until(lambda: state.ledger.written == 121)  # its end waits for a slow database a few seconds only
     await state.close()
     kept = await state.keeping.needed()
     rows = await kept.ledger.latest("acme", 1000)
