@@ -45,9 +45,15 @@ def store_of(keeping: Keeping, clock: ManualClock | None = None, most: int = MOS
     return DurableResponses(keeping, clock or SystemClock(), most=most, retention=100.0)
 
 
+async def written(store: DurableResponses) -> None:
+    """A response that is put waits for a slow database for a second only."""
+    await until(lambda: store.unwritten == 0)
+
+
 async def test_a_response_outlives_its_server(keeping: Away) -> None:
     store = store_of(keeping, most=100 * MOST)
     await asyncio.gather(*(store.put("a", kept(f"r{number}")) for number in range(250)))
+    await written(store)
     await store.close()
     again = store_of(keeping)
     assert await again.get("a", "r249") == kept("r249")
@@ -59,6 +65,7 @@ async def test_a_chain_of_written_and_unwritten_ones(keeping: Away) -> None:
     store = store_of(keeping)
     await store.put("a", kept("r0"))
     await store.put("a", kept("r1", "r0"))
+    await written(store)
     keeping.away = True
     await store.put("a", kept("r2", "r1"))
     await store.put("a", kept("r3", "r2"))
@@ -85,7 +92,7 @@ async def test_nothing_waits_for_a_database_that_is_away(keeping: Away) -> None:
     with pytest.raises(Unavailable):
         await store.delete("a", "r0")
     keeping.away = False
-    await until(lambda: not store.unwritten)
+    await written(store)
     assert await store_of(keeping).get("a", "r0") == kept("r0")
     await store.close()
 
@@ -120,10 +127,11 @@ async def test_old_ones_are_not_found_and_forgotten(keeping: Away) -> None:
     clock = ManualClock()
     store = store_of(keeping, clock)
     await store.put("a", kept("r0"))
+    await written(store)
     clock.advance(101.0)
     assert await store.get("a", "r0") is None
     clock.advance(3600.0)
     await store.put("a", kept("r1"))
-    await until(lambda: store.unwritten == 0)
+    await written(store)
     await store.close()
     assert await (await keeping.needed()).responses.get("a", "r0", 0) is None
