@@ -34,7 +34,7 @@ from tailrace.protocol.restrict import Restricted
         ({"bad_words": [1]}, "bad_words[0] should be a valid string"),
         ({"allowed_token_ids": ["a"]}, "allowed_token_ids[0] should be a valid integer"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens should be greater than or equal to -1"),
-        ({"cache_salt": ""}, "cache_salt String should have at least 1 character"),
+        ({"cache_salt": ""}, "cache_salt should have at least 1 character"),
         ({"prompt_logprobs": -1}, "prompt_logprobs should be greater than or equal to 0"),
     ],
 )
