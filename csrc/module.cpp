@@ -15,6 +15,7 @@
 #include "lora.h"
 #include "pieces_bind.h"
 #include "testing_bind.h"
+#include "texts_bind.h"
 
 #if __has_include("sampler_bind.h")
 #include "sampler_bind.h"
@@ -394,6 +395,7 @@ NB_MODULE(_native, m) {
   bind_team(m);
   bind_packing(m);
   bind::bind_pieces(m);
+  bind::bind_texts(m);
   bind_adapter(m);
   nb::class_<Model> model = bind_model(m);
   bind_cache(m);

@@ -4,6 +4,7 @@ Arrays are C-contiguous; a wrong dtype or shape raises ValueError naming the arg
 """
 
 from collections.abc import Sequence
+from mmap import mmap
 from typing import Any, Literal, NotRequired, TypedDict, overload
 
 import numpy as np
@@ -22,6 +23,10 @@ def variants() -> list[str]:
 
 def test_variants() -> list[str]:
     """Those of `variants()` plus the ones that exist only to be tested ("amx-emulated", "avx512-emulated")."""
+
+def read_texts(data: mmap | bytes, position: int, count: int) -> tuple[list[str], int]:
+    """Strings behind their lengths (little endian, 64 bits), and the position behind them; fewer than `count` when one
+    reaches beyond the end. What is not UTF-8 becomes U+FFFD."""
 
 class Pieces:
     """Score-merged BPE (text/pieces.py). `texts`: of all tokens one after another, UTF-8; `ends`: where each ends;
