@@ -33,6 +33,10 @@ def parts(values: Sequence[float], *points: float) -> list[float]:
     return [quantile(values, point) for point in points]
 
 
+def absolute(samples: Sequence[Sample], *, server: bool = False) -> list[float]:
+    return parts([abs(error) for error in errors(samples, server=server)], 0.5, 0.9)
+
+
 def facts_of(samples: Sequence[Sample]) -> dict[str, Any]:
     """Of one level: absolute errors, and signed ones by the prompt's length."""
     first = len(samples) // 4
@@ -41,9 +45,9 @@ def facts_of(samples: Sequence[Sample]) -> dict[str, Any]:
     sizes = sorted({sample.prompt for sample in later})
     return {
         "requests": len(samples),
-        "learning": parts([abs(e) for e in errors(learning)], 0.5, 0.9),
-        "later": parts([abs(e) for e in errors(later)], 0.5, 0.9),
-        "server": parts([abs(e) for e in errors(later, server=True)], 0.5, 0.9),
+        "learning": absolute(learning),
+        "later": absolute(later),
+        "server": absolute(later, server=True),
         "lag_ms": parts(lag, 0.5, 0.9),
         "ttft": parts([s.ttft for s in later if s.ttft is not None], 0.5, 0.9),
         "by_prompt": {size: parts(errors([s for s in later if s.prompt == size]), 0.1, 0.5, 0.9) for size in sizes},
@@ -53,6 +57,7 @@ def facts_of(samples: Sequence[Sample]) -> dict[str, Any]:
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     facts: dict[str, Any] = {"mix": MIX, "levels": {}}
+    later: list[Sample] = []
     async with served("--no-prefix-cache") as client:
         await capacity(client, (120, 32), 4)
         rate = sum([await capacity(client, size, 6) ** -1 for size in MIX]) ** -1 * len(MIX)
@@ -62,7 +67,10 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
             await client.stream(f"mix {level}", rate * level, options.seconds, MIX)
             facts["levels"][str(level)] = facts_of(client.samples)
             show(level, facts["levels"][str(level)])
+            later += client.samples[len(client.samples) // 4 :]
             print(f"  steps were off by {await step_error(client):.0%} (mean)", flush=True)
+    facts["all"] = {"later": absolute(later), "server": absolute(later, server=True)}
+    print("all loads, without their first quarters: error p50 {:.0%} p90 {:.0%}".format(*facts["all"]["later"]))
     return facts
 
 

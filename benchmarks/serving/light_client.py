@@ -65,7 +65,7 @@ def request_bytes(host: str, key: str, number: int, max_tokens: int) -> bytes:
 
 
 async def load(options: argparse.Namespace) -> dict[str, object]:
-    """Poisson arrivals, whatever is still under way (open loop)."""
+    """Poisson arrivals, whatever is still under way (open loop); without a rate one after another."""
     loop, parts, rng = asyncio.get_running_loop(), urlsplit(options.url), random.Random(options.seed)
     pool: deque[Connection] = deque()
     times: list[tuple[float, float]] = []
@@ -74,14 +74,17 @@ async def load(options: argparse.Namespace) -> dict[str, object]:
         await loop.create_connection(lambda: Connection(pool, times), parts.hostname, parts.port)
     cpu, due, waiting = time.process_time(), time.perf_counter(), []
     for request in requests:
-        due += rng.expovariate(options.rate)
-        await asyncio.sleep(max(due - time.perf_counter(), 0))
+        if options.rate:
+            due += rng.expovariate(options.rate)
+            await asyncio.sleep(max(due - time.perf_counter(), 0))
         if not pool:
             await loop.create_connection(lambda: Connection(pool, times), parts.hostname, parts.port)
         connection = pool.pop()
         connection.send(request)
         assert connection.done is not None
         waiting.append(connection.done)
+        if not options.rate:
+            await connection.done.wait()
     for done in waiting:
         await done.wait()
     return {"cpu": time.process_time() - cpu, "times": times}

@@ -4,7 +4,9 @@ The same tiny streamed chats at a steady rate (open loop) go to three servers, i
 and answers with fixed events (uvicorn, and nothing of ours); `plane`, tailrace over the fake backend; and `tenants`,
 the same with keys, tenants and limits. What `plane` takes longer than `bare` is the plane's. The last columns are
 processor time for a whole request: the server's, and that of the load generator, which has a process of its own and
-shares the cores with it. On a busy machine only p5 and the processor time say what nothing disturbed.
+shares the cores with it. On a busy machine only p5 and the processor time say what nothing disturbed. `--rate 0`
+sends one after another, so that no cache grows cold between them: what the plane computes, without what the machine's
+idling costs.
 
 `--stages` tells which part of the plane the time of a request goes to (`stages`). `--inside` times the control plane's
 own steps in one process, without HTTP: best, 10 % quantile and median.
@@ -193,7 +195,8 @@ async def measure(options: argparse.Namespace) -> None:
 
 def report(found: dict[str, Measured], options: argparse.Namespace) -> None:
     count = len(found["bare"].first)
-    print(f"first event in ms at {options.rate:g} requests/s, {count} requests each; CPU in ms of a request")
+    rate = f"at {options.rate:g} requests/s" if options.rate else "one after another"
+    print(f"first event in ms {rate}, {count} requests each; CPU in ms of a request")
     print(f"{'':10}{'p5':>8} {'p50':>8} {'p90':>8} {'p99':>8} {'mean':>8} {'CPU':>8} {'client':>8}")
     rows = {mode: row(each) for mode, each in found.items()}
     for mode, values in rows.items():
@@ -216,7 +219,7 @@ async def stages() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rate", type=float, default=100.0, help="requests a second")
+    parser.add_argument("--rate", type=float, default=100.0, help="requests a second; 0: one after another")
     parser.add_argument("--requests", type=int, default=500, help="in each turn")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--stages", action="store_true", help="where in the plane, without sockets")
