@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -173,6 +174,32 @@ async def test_a_database_that_hangs_holds_up_nobody(
     keeping.now.ledger.add = add  # type: ignore[method-assign]
     await until(lambda: ledger.written == 1)
     assert await there(keeping) == ids(0, 1)
+    await ledger.close()
+
+
+async def test_a_crowded_loop_is_no_database_that_hangs(
+    keeping: Keeping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction takes ten turns of the loop, each of them a fifth of the patience."""
+    monkeypatch.setattr("tailrace.observe.ledger.PATIENCE", 0.1)
+    ledger = Ledger(keeping, SystemClock(), Spill(tmp_path, 10**6), flush=0.001)
+    assert keeping.now is not None
+    loop = asyncio.get_running_loop()
+
+    def crowd() -> None:
+        time.sleep(0.02)
+        if not ledger.written + ledger.spilled:
+            loop.call_soon(crowd)
+
+    async def turns(rows: Sequence[Any]) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    keeping.now.ledger.add = turns  # type: ignore[method-assign]
+    ledger.add(entry(0))
+    crowd()
+    await until(lambda: ledger.written + ledger.spilled)
+    assert (ledger.written, ledger.spilled) == (1, 0)
     await ledger.close()
 
 

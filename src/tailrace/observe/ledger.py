@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 FLUSH = 0.1  # seconds in which entries gather for one transaction
 PATIENCE = 1.0  # seconds that a transaction may take before its rows are set aside
+_TURNS = 20  # of the event loop at least, within them
 _AGAIN = 1.0  # seconds between tries while the database is away
 _AT_ONCE = 200  # rows of a transaction
 _MOST = 8192  # entries in memory, about 4 KiB each
@@ -156,11 +157,14 @@ class Ledger(Collector):
         return True
 
     async def _put(self, rows: list[Row]) -> bool:
-        """Whether the database took them, in time. A transaction that hangs is left to its own end, which may take
-        longer than its cancelling."""
+        """Whether the database took them, in time: a transaction takes several turns of the loop, so a crowded loop
+        gives it as many. One that hangs is left to its own end, which may take longer than its cancelling."""
         task = asyncio.create_task(self._insert(rows))
         try:
-            done, _ = await asyncio.wait((task,), timeout=PATIENCE)
+            for _ in range(_TURNS):
+                done, _ = await asyncio.wait((task,), timeout=PATIENCE / _TURNS)
+                if done:
+                    break
         finally:
             task.cancel()
         refused = task.result() if done else None
