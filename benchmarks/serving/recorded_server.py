@@ -32,9 +32,9 @@ class Recorder:
         self._learn = cost.observe
         cost.observe = self.observe  # type: ignore[method-assign]
 
-    def observe(self, work: Work, seconds: float) -> None:
+    def observe(self, work: Work, seconds: float) -> float:
         self.steps.append([*work, seconds, time.perf_counter()])
-        self._learn(work, seconds)
+        return self._learn(work, seconds)
 
     @property
     def overhead(self) -> float:
