@@ -3,10 +3,9 @@ minute, by which predictions count what will come while a request waits or its p
 
 from __future__ import annotations
 
-from math import exp, inf
+from math import exp
 
-from tailrace.control.classes import Band
-from tailrace.control.step_share import step_share
+from tailrace.control.step_share import prompt_of
 from tailrace.control.ticket import Ticket
 from tailrace.frozen import frozen
 from tailrace.types import Prefill
@@ -45,14 +44,12 @@ class Coming:
 
 
 class _Stream:
-    """Sums that fade. Share group, weight, share of a step and band are the last arrival's: with one
-    tenant they are everybody's."""
+    """Sums that fade. What else a prompt has is the last arrival's: with one tenant it is everybody's."""
 
     def __init__(self) -> None:
         self._count = self._todo = self._done = self._output = self._seconds = 0.0
         self._at = 0.0
-        self._like = (0, 1.0, 1.0, False)
-        self._within = inf  # seconds for its first token
+        self._like = Prefill(0)  # its deadline: seconds from its arrival
 
     def add(self, ticket: Ticket, cost: float) -> None:
         expected, keep = ticket.estimate, self._faded(ticket.arrival)
@@ -63,12 +60,12 @@ class _Stream:
         self._output = self._output * keep + expected.output_mean * expected.sequences
         self._seconds = self._seconds * keep + cost
         self._at = max(ticket.arrival, self._at)
-        self._like = (ticket.share_group, ticket.weight, step_share(ticket), ticket.band == Band.BACKGROUND)
-        self._within = inf if ticket.deadline is None else ticket.deadline - ticket.arrival
+        prompt = prompt_of(ticket, 0)
+        self._like = prompt._replace(deadline=prompt.deadline - ticket.arrival)
 
     def flow(self, now: float) -> Flow:
         todo, done = round(self._todo / self._count), round(self._done / self._count)
-        prompt = Prefill(max(todo, 1), done, *self._like, now + self._within)
+        prompt = self._like._replace(todo=max(todo, 1), done=done, deadline=now + self._like.deadline)
         return Flow(self._count * self._faded(now) / _MEMORY, prompt, self._output / self._count)
 
     def seconds(self, now: float) -> float:

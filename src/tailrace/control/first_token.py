@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from tailrace.control.coming import Flow
+from tailrace.control.estimate import prefill_seconds
 from tailrace.engine.share import Want, divide, unweighed, weighed
 from tailrace.types import Outlook, Prefill
 
@@ -47,8 +48,8 @@ class FirstToken:
 
     def _take_alone(self, mine: Prefill, outlook: Outlook, flows: Sequence[Flow]) -> None:
         """As `_take_among` would, in a tenth of its time."""
-        costs, attention = outlook.costs, mine.todo * (mine.done + mine.todo / 2)
-        step = costs.step + costs.prefill * mine.todo + costs.kv * outlook.kv_tokens + costs.attention * attention
+        costs = outlook.costs
+        step = costs.step + costs.kv * outlook.kv_tokens + prefill_seconds(costs, mine.done, mine.todo)
         self.seconds += step
         self._flows = [(flow, 0.5 + flow.rate * step) for flow in flows]
         self._arrive()

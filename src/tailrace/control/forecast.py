@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 
+from tailrace.control.estimate import prefill_seconds
 from tailrace.control.work_ahead import Ahead
 from tailrace.frozen import frozen
-from tailrace.types import Outlook, Prefill, StepCosts
+from tailrace.types import Outlook
 
 _STARTS = 128  # played one by one; after them what is left is taken to go on at their pace
 
@@ -36,7 +37,7 @@ def start(outlook: Outlook, ahead: Ahead, free: int, remaining: Sequence[float],
     rows = max(len(remaining), min(len(remaining) + free, count), 1)
     step = costs.step + costs.decode * rows + costs.kv * outlook.kv_tokens
     chunk = costs.prefill * outlook.chunk  # seconds of prefill in a step that has some to do
-    prompts = sorted(_seconds(prompt, costs) for prompt in outlook.prefills)
+    prompts = sorted(prefill_seconds(costs, prompt.done, prompt.todo) for prompt in outlook.prefills)
     prefill = sum(prompts)
     each = ahead.prefill / count if count else 0.0
     output = (ahead.seconds - ahead.prefill) / count / token_seconds if count and token_seconds > 0.0 else 0.0
@@ -58,7 +59,3 @@ def start(outlook: Outlook, ahead: Ahead, free: int, remaining: Sequence[float],
             heappush(ends, steps + (prefill / chunk if chunk > 0.0 else 1.0) + output)
     mean = (sum(prompts) + ahead.prefill) / max(len(prompts) + count, 1)
     return Start(now * max(1.0, (count + 1) / (_STARTS + 1)), prefill, prefill / mean if mean else 0.0)
-
-
-def _seconds(prompt: Prefill, costs: StepCosts) -> float:
-    return prompt.todo * costs.prefill + costs.attention * prompt.todo * (prompt.done + prompt.todo / 2)

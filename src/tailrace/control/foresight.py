@@ -13,12 +13,11 @@ from math import inf
 from typing import Protocol
 
 from tailrace.backends.base import Backend
-from tailrace.control.classes import Band
 from tailrace.control.coming import Flow
 from tailrace.control.first_token import FirstToken
 from tailrace.control.forecast import Start, start
 from tailrace.control.prediction_error import PredictionErrors
-from tailrace.control.step_share import step_share
+from tailrace.control.step_share import prompt_of
 from tailrace.control.ticket import Ticket
 from tailrace.control.token_time import Answer, token_seconds
 from tailrace.control.work_ahead import Ahead
@@ -179,11 +178,7 @@ class Foresight:
 
     def _own(self, ticket: Ticket) -> Prefill:
         known = ticket.estimate
-        cached = known.prompt_tokens - known.uncached_tokens
-        background = ticket.band == Band.BACKGROUND
-        todo = max(known.uncached_tokens, 1)
-        deadline = inf if ticket.deadline is None else ticket.deadline
-        return Prefill(todo, cached, ticket.share_group, ticket.weight, step_share(ticket), background, deadline)
+        return prompt_of(ticket, max(known.uncached_tokens, 1), known.prompt_tokens - known.uncached_tokens)
 
     def _token_seconds(self, ticket: Ticket) -> float:
         """Standard device-seconds of one token of an answer like this one's."""
