@@ -66,7 +66,7 @@ class OwnLimits:
         accounts = self.accounts(principal)
         if not accounts:
             exact = [Amounts(int(not number), len(each.request.prompt)) for number, each in enumerate(prepared)]
-            return [Hold(self.limiter, (), Ask(one, NOTHING)) for one in exact]
+            return [(await self.limiter.reserve((), Ask(one, NOTHING)))[0] for one in exact]
         holds: list[Hold] = []
         try:
             for number, each in enumerate(prepared):

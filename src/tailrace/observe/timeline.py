@@ -103,7 +103,7 @@ class Timeline:
         for following in _ORDER[1:]:
             at = self._starts.get(following)
             if at is not None:
-                begun = min(max(round(at * 1_000_000), since), end)
+                begun = min(max(_microseconds(at), since), end)
                 parts[phase] = begun - since
                 phase, since = following, begun
         parts[phase] = end - since

@@ -58,10 +58,9 @@ class Part(BaseModel):
 S = TypeVar("S", bound=Shape)
 
 
-def shapes(base: type[Shape] = Shape) -> Iterator[type[Shape]]:
+def shapes() -> Iterator[type[BaseModel]]:
     """Those of bodies, without what they have in common; one that is made of several comes several times."""
-    for shape in base.__subclasses__():
-        yield from shapes(shape) if shape.__subclasses__() else (shape,)
+    return (shape for shape in _below(Shape) if not shape.__subclasses__())
 
 
 def parse(shape: type[S], data: bytes) -> S:
