@@ -242,12 +242,18 @@ def _expect(app: AppState, ttft: float) -> None:
     foresight.errors["ttft"].right = lambda kind, predicted, part=0.5: predicted  # type: ignore[method-assign]
 
 
+async def started(client: httpx.AsyncClient, backend: FakeBackend) -> asyncio.Task[httpx.Response]:
+    """A request that takes a slot, for two steps."""
+    task = asyncio.create_task(client.post(CHAT, json=chat(max_tokens=2)))
+    await until(lambda: len(backend.started_ids) == 1)
+    return task
+
+
 async def test_who_waits_longer_than_its_class_may_is_told() -> None:
     backend = FakeBackend(max_sequences=1, manual=True)
     app = make_state(backend, policy=Policy(classes=ClassPolicies(interactive=ClassPolicy(queue_deadline=0.05))))
     async with in_process(app) as client:
-        first = asyncio.create_task(client.post(CHAT, json=chat(max_tokens=2)))
-        await until(lambda: len(backend.started_ids) == 1)
+        first = await started(client, backend)
         late = await client.post(CHAT, json=chat())
         backend.step(2)
         assert (await first).status_code == 200
@@ -268,8 +274,7 @@ async def test_who_will_not_start_in_time_any_more_is_told_before_its_time_is_ov
     backend = Slowing(max_sequences=1, manual=True)
     app = make_state(backend, policy=Policy(classes=ClassPolicies(interactive=ClassPolicy(queue_deadline=2.0))))
     async with in_process(app) as client:
-        first = asyncio.create_task(client.post(CHAT, json=chat(max_tokens=2)))
-        await until(lambda: len(backend.started_ids) == 1)
+        first = await started(client, backend)
         late = asyncio.create_task(client.post(CHAT, json=chat()))
         await until(lambda: app.pipeline.waiting == 1)
         backend.pace = 100.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,12 @@ async def there(keeping: Keeping) -> list[str]:
     """Request ids, oldest first."""
     assert keeping.now is not None
     return [row["request_id"] for row in reversed(await keeping.now.ledger.latest("acme", 10_000))]
+
+
+def replaced(keeping: Keeping, add: Callable[[Sequence[Any]], Awaitable[None]]) -> None:
+    """How rows are written from now on."""
+    assert keeping.now is not None
+    keeping.now.ledger.add = add  # type: ignore[method-assign]
 
 
 def ids(first: int, last: int) -> list[str]:
@@ -167,11 +173,11 @@ async def test_a_database_that_hangs_holds_up_nobody(
     async def hanging(rows: Sequence[Any]) -> None:
         await hang.wait()
 
-    keeping.now.ledger.add = hanging  # type: ignore[method-assign]
+    replaced(keeping, hanging)
     ledger.add(entry(0))
     await until(lambda: ledger.spilled == 1)
     monkeypatch.setattr("tailrace.observe.ledger.PATIENCE", 60)
-    keeping.now.ledger.add = add  # type: ignore[method-assign]
+    replaced(keeping, add)
     await until(lambda: ledger.written == 1)
     assert await there(keeping) == ids(0, 1)
     await ledger.close()
@@ -183,7 +189,6 @@ async def test_a_crowded_loop_is_no_database_that_hangs(
     """Its transaction takes ten turns of the loop, each of them a fifth of the patience."""
     monkeypatch.setattr("tailrace.observe.ledger.PATIENCE", 0.1)
     ledger = Ledger(keeping, SystemClock(), Spill(tmp_path, 10**6), flush=0.001)
-    assert keeping.now is not None
     loop = asyncio.get_running_loop()
 
     def crowd() -> None:
@@ -195,7 +200,7 @@ async def test_a_crowded_loop_is_no_database_that_hangs(
         for _ in range(10):
             await asyncio.sleep(0)
 
-    keeping.now.ledger.add = turns  # type: ignore[method-assign]
+    replaced(keeping, turns)
     ledger.add(entry(0))
     crowd()
     await until(lambda: ledger.written + ledger.spilled)
